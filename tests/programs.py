@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusBSOCallback
+from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import Reading
 
 _ids = itertools.count()
@@ -115,6 +116,31 @@ class StepMeter:
         pass
 
 
+class OfTheNode(StepMeter):
+    """Counts a whole node, as RAPL does."""
+
+    devices = ("package-0",)
+
+
+def is_rank_one() -> bool:
+    """Whether this is rank 1, by torch: a meter has no Trainer."""
+    return torch.distributed.get_rank() == 1
+
+
+class BrokenOnRankOne(StepMeter):
+    """Fails on rank 1 at a given reading."""
+
+    def __init__(self, at_reading: int) -> None:
+        super().__init__()
+        self.left = at_reading
+
+    def read(self) -> Reading:
+        self.left -= 1
+        if self.left <= 0 and is_rank_one():
+            raise ZeusMeterError("GPU 1 is lost")
+        return super().read()
+
+
 class WorkMeter(Callback):
     """A meter that counts 3 J and 1 s for each training step; a callback, to see them."""
 
@@ -145,6 +171,14 @@ class Raise(Callback):
 
     def on_train_batch_end(self, *args: Any) -> None:
         raise self.error
+
+
+class RaiseInSecondEpoch(Callback):
+    """Raises an error as the second epoch begins."""
+
+    def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise ZeroDivisionError("mine")
 
 
 class BreaksOnException(Raise):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from programs import Data, Net, Raise, StepMeter, trainer
+from programs import BrokenOnRankOne, Data, Net, OfTheNode, Raise, StepMeter, trainer
 
-from zeus_lightning import ZeusEnergyCallback, ZeusMeterError
+from zeus_lightning import ZeusEnergyCallback
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.run import run_meter
 
@@ -45,29 +45,11 @@ class TestedData(Data):
     test_dataloader = Data.val_dataloader
 
 
-class OfTheNode(StepMeter):
-    """Counts a whole node, as RAPL does."""
-
-    devices = ("package-0",)
-
-
-class BrokenOnRankOne(StepMeter):
-    """Fails on rank 1 at its fourth reading."""
-
-    left = 3
-
-    def read(self) -> Any:
-        self.left -= 1
-        if self.left < 0 and RANK == 1:
-            raise ZeusMeterError("GPU 1 is lost")
-        return super().read()
-
-
 METERS: dict[str, Any] = {
     "own": StepMeter,
     "node": OfTheNode,
     "two-nodes": OfTheNode,
-    "broken": BrokenOnRankOne,
+    "broken": lambda: BrokenOnRankOne(4),
     "gpus": lambda: f"nvml:{RANK}",
     "error": StepMeter,
 }

@@ -51,13 +51,6 @@ def a_silent_server(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-class Speechless(Exception):
-    """Cannot be printed."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -67,7 +60,6 @@ class Speechless(Exception):
         (SystemExit(3), "interrupted"),
         (RuntimeError(ValueError("wrapped")), "errored"),
         (RuntimeError("a NUL \0 and half a pair \ud800"), "errored"),
-        (Speechless(), "errored"),
     ],
 )
 def test_an_exception_ends_the_trial_and_comes_through_unchanged(

@@ -10,7 +10,7 @@ import pytest
 import requests
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
+from programs import Data, Net, RaiseInSecondEpoch, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
@@ -91,12 +91,6 @@ def test_a_baseline_that_runs_while_the_target_is_learned_goes_on(service: Servi
     assert callback.trial.trial_number == 1
     assert callback.outcome == "converged"
     assert trials(service.url, job)[0]["epoch"] == 1
-
-
-class RaiseInSecondEpoch(Callback):
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise ZeroDivisionError("mine")
 
 
 @pytest.mark.parametrize("meanwhile", [0, 1])

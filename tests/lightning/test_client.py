@@ -27,7 +27,6 @@ from zeus_lightning.errors import (
 )
 from zeus_lightning.messages import JobSpec
 from zeus_lightning.power.profile import PowerProfile
-from zeus_lightning.power.selectors import PowerPoint
 
 
 def job(**fields: Any) -> JobSpec:
@@ -319,30 +318,3 @@ def test_a_proxys_mistaken_address_is_not_taken_for_the_services(
     with pytest.raises(ZeusConfigError, match="or its proxy in the environment") as error:
         BSOClient("http://zeus.example").register_job(job())
     assert "sec" not in str(error.value)
-
-
-def profile(batch_size: int, **fields: Any) -> PowerProfile:
-    defaults: dict[str, Any] = {
-        "device_model": "NVIDIA H100 80GB & more",
-        "driver": "1.2",
-        "num_devices": 1,
-        "batch_size": batch_size,
-        "points": (PowerPoint(300, 20.125, 0.1), PowerPoint(275, 18.0, 0.11)),
-        "chosen_w": 275,
-        "selector": "energy",
-        "eta_knob": 0.5,
-        "max_power_w": 300.0,
-        "search": "sweep",
-        "measured_at": "2026-05-04T12:00:00Z",
-    }
-    return PowerProfile(**(defaults | fields))
-
-
-def test_power_profiles_come_back_by_gpus_as_they_were_put(service: ServiceProcess) -> None:
-    client, spec = BSOClient(service.url), job()
-    client.register_job(spec)
-    kept = [profile(8), profile(16, measured_at="2026-05-04T12:00:00.250000Z")]
-    for one in (*kept, profile(8, device_model="another"), profile(8, num_devices=9)):
-        client.put_power_profile(spec.job_id, one.to_json())
-    gpus = kept[0].device_model, kept[0].num_devices
-    assert client.power_profiles(spec.job_id, *gpus, PowerProfile.from_json) == kept

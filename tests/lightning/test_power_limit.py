@@ -122,25 +122,6 @@ def test_fast_dev_run_validate_test_and_predict_do_nothing(
     assert gpu.limit_mw == 250_000
 
 
-def test_after_profiling_the_batch_hooks_do_nothing(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
-    class Untouchable:
-        def __getattribute__(self, name: str) -> Any:
-            raise AssertionError(f"{name} was used")
-
-    class AtTheEnd(Callback):
-        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-            if trainer.global_step == 150:
-                untouchable: Any = Untouchable()
-                for _ in range(100):
-                    callback.on_train_batch_start(*[untouchable] * 4)
-                    callback.on_train_batch_end(*[untouchable] * 5)
-                self.called = True
-
-    callback, at_the_end = power(meter=gpu_meter), AtTheEnd()
-    fit(callback, GpuNet(gpu), at_the_end)
-    assert at_the_end.called
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -257,15 +257,3 @@ def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     assert callback.limit_w == 200
     assert len(warned) == 1
     assert "a GPU's energy or time could not be read" in warned[0]
-
-
-def test_a_lost_gpu_is_recognized_by_nvmls_code_whatever_its_words(
-    fake_gpus: FakeDriver, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = pynvml.NVMLError._errcode_to_string
-    monkeypatch.setitem(words, pynvml.NVML_ERROR_GPU_IS_LOST, "it fell off the bus")
-    lose = AtStep(10, lambda: gpu.fail("energy", pynvml.NVML_ERROR_GPU_IS_LOST))
-    callback, net, warned = fit(fake_gpus, lose)
-    assert len(net.limits_w) == 200
-    assert callback.limit_w is None
-    assert re.search(r"discarded the measurement at \d+ W: a GPU was lost", warned[0])

@@ -22,22 +22,27 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
-from programs import Data, Net, StepMeter, Steps, trainer, zeus
+from programs import (
+    BrokenOnRankOne,
+    Data,
+    Net,
+    OfTheNode,
+    StepMeter,
+    Steps,
+    is_rank_one,
+    trainer,
+    zeus,
+)
 from torch.utils.data import DataLoader, Subset
 
 import zeus_lightning
-from zeus_lightning import ZeusBSOCallback, ZeusMeterError
+from zeus_lightning import ZeusBSOCallback
 from zeus_lightning.meters import EnergyMeter, rapl
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
 STRATEGY_CALLS = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
 TRAINER_ARGUMENTS = json.loads(os.environ["TRAINER_ARGUMENTS"])
-
-
-def is_rank_one() -> bool:
-    """Whether this is rank 1, by torch: a meter has no Trainer."""
-    return torch.distributed.get_rank() == 1
 
 
 class NetThatLogsOnRankZero(Net):
@@ -110,20 +115,6 @@ class CpuSeconds(Callback):
             path.write_text(json.dumps(time.process_time() - self.began_s))
 
 
-class BrokenOnRankOne(StepMeter):
-    """Fails on rank 1 at a given reading."""
-
-    def __init__(self, at_reading: int) -> None:
-        super().__init__()
-        self.left = at_reading
-
-    def read(self) -> Any:
-        self.left -= 1
-        if self.left <= 0 and is_rank_one():
-            raise ZeusMeterError("GPU 1 is lost")
-        return super().read()
-
-
 class OddOnRankOne(StepMeter):
     """Raises an error that is not ours on rank 1 when its power is read."""
 
@@ -154,12 +145,6 @@ class CountedZeus(ZeusBSOCallback):
             delattr(trainer.strategy, name)
         if not trainer.sanity_checking:
             self.strategy_calls.append(made)
-
-
-class OfTheNode(StepMeter):
-    """Counts a whole node, as RAPL does."""
-
-    devices = ("package-0",)
 
 
 def own_gpu(apart: int = 1) -> str:

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
-from programs import Data, Net, StepMeter, trainer, zeus
+from programs import Data, Net, RaiseInSecondEpoch, StepMeter, trainer, zeus
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -26,12 +26,6 @@ class Sharded(Net):
 
     def configure_model(self) -> None:
         fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
-
-
-class RaiseInSecondEpoch(Callback):
-    def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise ZeroDivisionError("mine")
 
 
 def fit(job: str, url: str, *callbacks: Callback, ckpt_path: Path | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 from click.testing import CliRunner
-from databases import POSTGRESQL, migrated_database, server_url
+from databases import migrated_database
 from flask import Flask
 from service.jobs import START, register, report, spec_json
 from service_fork import run_to_its_end
@@ -152,17 +152,11 @@ def test_an_invalid_database_url_is_reported_without_its_password(database_url: 
 _UNREACHABLE = [
     "mysql://u:secret@127.0.0.1:1/db",
     "postgresql://u:secret@127.0.0.1:1/db",
+    "postgresql://u@127.0.0.1:1/db?password=secret",
     "postgresql://u:secret@127.0.0.1:1/db?sslmode=nope",
-    "postgresql://u:secret@127.0.0.1:1/db?connect_timeout=nope",
-    "postgresql://u:secret@127.0.0.1:1/db?user=a&user=b",
     "postgresql://u:secret@127.0.0.1:1/db?foo=secret",
-    "postgresql://u:secret@127.0.0.1:1/d%00b",
-    f"postgresql://u:secret@{'x' * 64}.example/db",
-    "mysql://u:secret@127.0.0.1:99999/db",
-    "mysql://u:secret@a..b/db",
     "mysql://u:secret@127.0.0.1:1/db?foo=secret",
     "mysql://u:secret@127.0.0.1:1/db?ssl=true",
-    "mysql://u:secret@127.0.0.1:1/db?charset=nope",
 ]
 """Some for an option or a name that their driver does not take."""
 
@@ -181,17 +175,6 @@ def test_a_server_that_cannot_be_reached_is_reported_by_its_url_in_every_command
     shown = make_url(Config(database_url=database_url).database_url).set(query={})
     assert f"the database {shown.render_as_string(hide_password=True)}: " in error
     assert "secret" not in error
-
-
-@pytest.mark.parametrize("name", POSTGRESQL)
-@pytest.mark.parametrize("command", [("db", "upgrade"), ("jobs",)])
-def test_an_error_of_the_driver_that_is_none_of_the_database_is_reported_too(
-    name: str, command: tuple[str, ...]
-) -> None:
-    url = server_url(name).update_query_dict({"options": "-c client_encoding=sql_ascii"})
-    error = one_error(zeus_service(*command, database_url=url.render_as_string(False)))
-    assert "cannot read the database " in error
-    assert "TypeError: " in error
 
 
 @pytest.mark.parametrize(
@@ -316,8 +299,9 @@ def app_url(app: object, url: str) -> str:
     return url
 
 
-def test_looking_makes_no_database(url: str, tmp_path: Path) -> None:
-    error = one_error(zeus_service("jobs", database_url=url))
+@pytest.mark.parametrize("command", [("jobs",), ("db", "current")])
+def test_looking_makes_no_database(command: tuple[str, ...], url: str, tmp_path: Path) -> None:
+    error = one_error(zeus_service(*command, database_url=url))
     for part in (f"no database at {tmp_path}", "ZEUS_BSO_DATABASE_URL=sqlite:///FILE"):
         assert part in error
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from postgres_cluster import PostgresCluster, binaries
 from service.conftest import application
 from service.jobs import START, spec_json
 from service_process import ServiceProcess
-from sqlalchemy import NullPool, create_engine, make_url, select
+from sqlalchemy import select
 from waiting import LIMIT_S, wait_until
 from zeus_service import create_app, maintenance
 from zeus_service.config import Config
@@ -221,27 +221,3 @@ def test_a_server_that_hangs_holds_no_request_for_long(
             check_unavailable(requests.get(f"{service.url}/readyz", timeout=LIMIT_S))
         wait_until(lambda: requests.get(f"{jobs}/job", timeout=LIMIT_S).status_code == 200)
         assert "the database has not answered within 15 s" in service.log.read_text()
-
-
-@needs_server
-def test_a_server_that_only_reads_is_told_and_passes(
-    cluster: PostgresCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    admin = create_engine(
-        make_url(Config(database_url=cluster.url).database_url).set(database="template1"),
-        isolation_level="AUTOCOMMIT",
-        poolclass=NullPool,
-    )
-
-    def alter(change: str) -> None:
-        with admin.connect() as connection:
-            connection.exec_driver_sql(f"ALTER DATABASE postgres {change}")
-
-    with application(cluster.url) as app:
-        client = app.test_client()
-        alter("SET default_transaction_read_only = on")
-        answer = client.post("/api/v1/jobs", json=spec_json())
-        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-        assert "read-only transaction" in caplog.text
-        alter("RESET default_transaction_read_only")
-        assert client.post("/api/v1/jobs", json=spec_json()).status_code == 201

@@ -10,8 +10,6 @@ import pynvml
 import pytest
 from fake_nvml import FakeDriver
 from forked import in_forked_child
-from hypothesis import given
-from hypothesis import strategies as st
 from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusMeterError
@@ -229,24 +227,6 @@ def test_an_error_in_the_thread_is_raised_by_every_later_reading(fake_gpus: Fake
         with pytest.raises(ZeusMeterError, match=f"cannot read the power of {gpu.uuid}.*is lost"):
             meter.read()
     meter.close()
-
-
-@given(
-    st.floats(0, 500),
-    st.floats(-5, 5),
-    st.lists(st.floats(0.001, 2), min_size=1, max_size=50),
-)
-def test_power_that_changes_evenly_is_integrated_exactly(
-    at_first_w: float, rise_w_per_s: float, steps_s: list[float]
-) -> None:
-    integral = PowerIntegral()
-    time_s = 0.0
-    integral.add(at_first_w, 1000 + time_s)
-    for step_s in steps_s:
-        time_s += step_s
-        integral.add(at_first_w + rise_w_per_s * time_s, 1000 + time_s)
-    expected_j = at_first_w * time_s + rise_w_per_s * time_s**2 / 2
-    assert integral.energy_j == pytest.approx(expected_j, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["find", "constraints", "energy"])

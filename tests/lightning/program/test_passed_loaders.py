@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import Net, Raise, new_job, outcomes, trainer, zeus
+from programs import Net, Raise, RaiseInSecondEpoch, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -48,12 +48,6 @@ class Samples(Net):
     def validation_step(self, batch: Any, index: int) -> None:
         self.validated.add(len(batch[0]))
         super().validation_step(batch, index)
-
-
-class RaiseInSecondEpoch(Callback):
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise ZeroDivisionError("mine")
 
 
 class LooksAt(Callback):

@@ -275,16 +275,6 @@ def test_a_dotenv_file_that_is_no_text_stops_the_start(tmp_path: Path) -> None:
     assert "the .env file is not UTF-8" in refusal(SERVE, tmp_path)
 
 
-@pytest.mark.parametrize("query", ["", f"?password={PASSWORD}"])
-def test_a_database_password_is_not_shown(query: str) -> None:
-    secret = "" if query else f":{PASSWORD}"
-    url = f"postgresql+psycopg://nobody{secret}@127.0.0.1:{free_port()}/nothing{query}"
-    error = zeus_service("jobs", database_url=url).stderr
-    assert "cannot read the database postgresql+psycopg://nobody" in error
-    assert PASSWORD not in error
-    assert PASSWORD not in repr(Config(database_url=url, token=PASSWORD))
-
-
 def test_a_database_that_refuses_is_reported_without_its_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

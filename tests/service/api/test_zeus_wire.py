@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.api.wires import Wire, error, result, zeus_job
+from service.db.test_cost import statements
 from service.jobs import spec_json
 from service_process import ServiceProcess
-from sqlalchemy import event
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
-from zeus_service.db.tables import db
 
 _numbers = itertools.count()
 
@@ -222,12 +221,6 @@ def test_an_exit_changes_no_end(wire: Wire, job: str, trial: dict[str, Any]) -> 
     assert wire.outcomes(job) == ["converged"]
 
 
-def test_a_report_takes_an_exit_back(wire: Wire, job: str, trial: dict[str, Any]) -> None:
-    wire("PATCH", "/trials", trial)
-    assert wire("POST", "/report", result(trial)).json()["stop_train"] is False
-    assert wire.outcomes(job) == [None]
-
-
 def test_a_job_whose_batch_sizes_have_all_failed_says_so(wire: Wire, job: str) -> None:
     for batch_size in (16, 32):
         trial = wire.start(job)
@@ -305,16 +298,10 @@ def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app:
     client = app.test_client()
     client.post("/jobs", json=zeus_job())
     trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
-    statements: list[str] = []
-
-    @event.listens_for(db.engine, "before_cursor_execute")
-    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if not statement.startswith("BEGIN"):
-            statements.append(statement)
-
-    assert client.post("/report", json=result(trial)).get_json()["stop_train"] is False
-    assert len(statements) == 4
-    assert not any("UPDATE jobs" in statement for statement in statements)
+    with statements() as seen:
+        assert client.post("/report", json=result(trial)).get_json()["stop_train"] is False
+    assert len(seen) == 4
+    assert not any("UPDATE jobs" in statement for statement, _ in seen)
     assert optimizer.get_trial("zeus-job", 1).epoch == 1
 
 

@@ -10,11 +10,10 @@ from service.jobs import HARDWARE, next_choice, spec
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Result
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State
+from zeus_service.bandit.policy import Choice, Observation, State
 from zeus_service.bandit.spec import JobSpec
 
 policy = InformationDirectedPolicy()
-RNG = np.random.default_rng(0)
 
 
 def observe(
@@ -73,14 +72,6 @@ def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
     twice = after(job, (128, 5.0, "diverged"), (128, 5.0, "not_converged"))
     assert policy.describe(job, once, HARDWARE)[-1].status == "alive"
     assert policy.describe(job, twice, HARDWARE)[-1].status == "not_converged"
-
-
-def test_a_single_batch_size_that_fails_twice_is_an_error() -> None:
-    job = spec(batch_sizes=[32])
-    state = after(job, (32, 1.0, "diverged"))
-    assert choices(job, state, 1) == [Choice(32, "explore")]
-    with pytest.raises(NoBatchSizeLeft):
-        next_choice(policy, job, observe(job, state, 32, 1.0, "diverged"), RNG)
 
 
 def test_failures_never_end_a_batch_size_that_has_converged() -> None:

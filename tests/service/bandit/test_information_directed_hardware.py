@@ -60,10 +60,6 @@ def epoch_costs_seen(state: State, hardware: Hardware) -> float:
     return float(sum(state["hardware"][hardware.key]["epoch_cost"]["weight"]))
 
 
-def statuses(state: State, hardware: Hardware) -> dict[int, str]:
-    return {arm.batch_size: arm.status for arm in policy.describe(JOB, state, hardware)}
-
-
 def test_the_best_batch_size_is_known_on_hardware_where_nothing_has_run() -> None:
     state = known(HARDWARE)
     best = policy.best_batch_size(JOB, state, HARDWARE)
@@ -79,14 +75,6 @@ def test_there_is_no_threshold_before_an_epoch_was_measured() -> None:
     state = observe(state, 32, OTHER, 2, 50 * EPOCH_J[32], "diverged")
     threshold = 50 * policy.cost_bound(JOB, state, HARDWARE)
     assert policy.cost_bound(JOB, state, OTHER) == pytest.approx(threshold, rel=0.2)
-
-
-def test_out_of_memory_on_one_hardware_says_nothing_about_the_memory_of_another() -> None:
-    state = observe(policy.initial_state(JOB), 32, HARDWARE, 40, 20.0)
-    for _ in range(3):
-        state = observe(state, 64, HARDWARE, 0, 0.0, "out_of_memory")
-    assert statuses(state, HARDWARE)[64] == statuses(state, HARDWARE)[128] == "out_of_memory"
-    assert set(statuses(state, OTHER).values()) == {"alive"}
 
 
 @pytest.mark.parametrize("epochs", [5, 30])

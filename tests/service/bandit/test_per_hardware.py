@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from service.bandit.test_contract import moves, specs
-from service.jobs import HARDWARE, OTHER, next_choice, observation
+from service.jobs import HARDWARE, OTHER, next_choice, observation, spec
 from zeus_service.bandit import inconclusive
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
@@ -54,13 +54,7 @@ def test_two_kinds_of_hardware_in_turn_are_as_two_jobs(
 
 
 def test_the_counts_of_ends_without_a_result_are_of_the_job() -> None:
-    policy, job = (
-        POLICIES["zeus"],
-        JobSpec.model_validate(
-            {"job_id": "a", "batch_sizes": [8, 16], "default_batch_size": 8, "target_metric": 1.0}
-            | {"monitor": "x", "max_epochs": 1}
-        ),
-    )
+    policy, job = POLICIES["zeus"], spec(batch_sizes=[8, 16], default_batch_size=8)
     state = policy.initial_state(job)
     for _ in range(inconclusive.IN_A_ROW):
         state = inconclusive.after(state, 8, "errored")

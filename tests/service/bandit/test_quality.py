@@ -9,23 +9,13 @@ import pytest
 from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
+from zeus_service.bandit.policy import Policy
 from zeus_service.bandit.zeus import ZeusPolicy
 
 OWN = (ZeusPolicy(), InformationDirectedPolicy(), DefaultPolicy())
 
 learning_policies = pytest.mark.parametrize("policy", OWN[:2], ids=lambda policy: policy.name)
 policies = pytest.mark.parametrize("policy", OWN, ids=lambda policy: policy.name)
-
-
-@learning_policies
-def test_out_of_memory_gives_up_the_batch_size_and_all_larger_ones(policy: Policy) -> None:
-    job = spec()
-    choice = Choice(32, "explore")
-    state = policy.begin(job, policy.initial_state(job), choice, HARDWARE)
-    state = policy.observe(job, state, observation(choice, "out_of_memory", 0.0))
-    for seed in range(50):
-        assert next_choice(policy, job, state, np.random.default_rng(seed)).batch_size < 32
 
 
 @learning_policies
@@ -78,33 +68,3 @@ def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: 
         state = policy.observe(job, state, observation(choice, result, min(cost, bound)))
         stops.append(stopped)
     assert sum(stops[160:]) < 10
-
-
-@policies
-def test_a_control_trial_that_converges_brings_an_exhausted_job_back(policy: Policy) -> None:
-    job, rng = spec(), np.random.default_rng(0)
-
-    def fail_until_none_is_left(state: State) -> State:
-        while True:
-            try:
-                choice = next_choice(policy, job, state, rng)
-            except NoBatchSizeLeft:
-                return state
-            state = policy.begin(job, state, choice, HARDWARE)
-            state = policy.observe(job, state, observation(choice, "not_converged", 1.0))
-
-    state = fail_until_none_is_left(policy.initial_state(job))
-    control = Choice(32, "control")
-    state = policy.begin(job, state, control, HARDWARE)
-    state = policy.observe(job, state, observation(control, "converged", 1000.0))
-    assert next_choice(policy, job, state, rng).batch_size == 32
-    assert policy.best_batch_size(job, state, HARDWARE) == 32
-
-
-def test_with_zeus_a_control_trial_fills_the_arm_but_not_the_round() -> None:
-    policy, job = ZeusPolicy(), spec()
-    control = Choice(32, "control")
-    state = policy.begin(job, policy.initial_state(job), control, HARDWARE)
-    state = policy.observe(job, state, observation(control, "converged", 1000.0))
-    assert {arm.batch_size: arm.mean for arm in policy.describe(job, state, HARDWARE)}[32] == 1000.0
-    assert next_choice(policy, job, state, np.random.default_rng(0)) == Choice(32, "explore")

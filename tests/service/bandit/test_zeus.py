@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.outcomes import Result
-from zeus_service.bandit.policy import Choice, Moments, NoBatchSizeLeft, State
+from zeus_service.bandit.policy import Choice, State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.zeus import ZeusPolicy
 
@@ -44,26 +44,6 @@ def prune(job: JobSpec, outcomes: list[Mapping[int, float | Result]]) -> tuple[l
     return order, state
 
 
-def test_a_round_tries_the_default_then_downwards_then_upwards() -> None:
-    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
-    order, _ = prune(spec(num_pruning_rounds=1), [costs])
-    assert order == [32, 16, 8, 64, 128]
-
-
-def test_each_direction_ends_at_its_first_failure() -> None:
-    outcomes: dict[int, float | Result] = {32: 10.0, 16: "not_converged", 64: "early_stopped"}
-    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
-    assert order == [32, 16, 64]
-    assert state["candidates"] == [32]
-
-
-def test_a_failing_default_still_lets_larger_ones_be_tried() -> None:
-    outcomes: dict[int, float | Result] = {32: "not_converged", 64: 10.0, 128: "not_converged"}
-    order, state = prune(spec(num_pruning_rounds=1), [outcomes])
-    assert order == [32, 64, 128]
-    assert state["candidates"] == [64]
-
-
 def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -> None:
     first: dict[int, float | Result] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
     second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
@@ -71,34 +51,6 @@ def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -
     assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
     assert policy.stage(spec(), state, HARDWARE) == "sampling"
     assert state["candidates"] == [8, 16, 32, 64]
-
-
-def test_a_third_round_starts_from_the_cheapest_of_the_second() -> None:
-    job = spec(batch_sizes=[16, 32], num_pruning_rounds=3)
-    first, second = {32: 20.0, 16: 10.0}, {16: 19.0, 32: 15.0}  # in the mean, 16 is cheaper
-    order, _ = prune(job, [first, second, second])
-    assert order == [32, 16, 16, 32, 32, 16]
-
-
-def test_a_first_round_without_survivors_is_an_error() -> None:
-    outcomes: dict[int, float | Result] = {32: "not_converged", 64: "not_converged"}
-    _, state = prune(spec(num_pruning_rounds=1), [outcomes])
-    with pytest.raises(NoBatchSizeLeft):
-        next_choice(policy, spec(), state, RNG)
-
-
-def test_a_later_round_without_survivors_keeps_its_candidates() -> None:
-    first: dict[int, float | Result] = {32: 20.0, 16: 1.0, 8: "early_stopped", 64: "diverged"}
-    second: dict[int, float | Result] = {16: "early_stopped", 32: "early_stopped"}
-    _, state = prune(spec(), [first, second])
-    assert policy.stage(spec(), state, HARDWARE) == "sampling"
-    assert state["candidates"] == [16, 32]
-
-
-def test_a_start_during_an_exploration_gets_the_default_while_nothing_is_known() -> None:
-    job, state = spec(), policy.initial_state(spec())
-    state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
-    assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
 
 
 def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
@@ -116,12 +68,6 @@ def test_a_start_during_an_exploration_avoids_a_default_that_failed() -> None:
     assert next_choice(policy, job, state, RNG) == Choice(64, "concurrent")
 
 
-def test_an_exploration_that_was_lost_is_tried_again() -> None:
-    job, state = spec(), policy.initial_state(spec())
-    lost, state = run(job, state, 0.0, None)
-    assert next_choice(policy, job, state, RNG) == lost
-
-
 @pytest.mark.parametrize("result", ["converged", "not_converged"])
 def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(result: Result) -> None:
     job, state = spec(), policy.initial_state(spec())
@@ -134,17 +80,6 @@ def test_a_concurrent_trial_counts_for_its_arm_not_for_the_round(result: Result)
     assert next_choice(policy, job, state, RNG).why == "concurrent"
     state = policy.observe(job, state, observation(slow, "converged", 20.0))
     assert next_choice(policy, job, state, RNG) == Choice(16, "explore")
-
-
-def test_a_first_round_without_survivors_keeps_what_converged_beside_it() -> None:
-    job, state = spec(batch_sizes=[32]), policy.initial_state(spec(batch_sizes=[32]))
-    exploring = next_choice(policy, job, state, RNG)
-    concurrent = Choice(32, "concurrent")
-    for choice in (exploring, concurrent):
-        state = policy.begin(job, state, choice, HARDWARE)
-    state = policy.observe(job, state, observation(concurrent, "converged", 10.0))
-    state = policy.observe(job, state, observation(exploring, "not_converged", 10.0))
-    assert next_choice(policy, job, state, RNG) == Choice(32, "explore")
 
 
 def test_without_pruning_rounds_arms_are_explored_in_random_order() -> None:
@@ -169,31 +104,6 @@ def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> N
     for _ in range(2):
         state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
-
-
-def test_the_belief_about_an_arm_is_the_conjugate_posterior() -> None:
-    job = spec(
-        num_pruning_rounds=0,
-        batch_sizes=[32],
-        mab_prior_mean=-50.0,
-        mab_prior_precision=0.25,
-    )
-    costs = np.array([10.0, 14.0, 18.0])
-    state = policy.initial_state(job)
-    for cost in costs:
-        _, state = run(job, state, float(cost))
-    precision = 0.25 + len(costs) / costs.var()
-    mean = (0.25 * -50.0 + len(costs) / costs.var() * -costs.mean()) / precision
-
-    class Recorder:
-        """Stands in for the generator: records what is drawn from."""
-
-        def normal(self, loc: float, scale: float) -> float:
-            assert loc == pytest.approx(mean)
-            assert scale == pytest.approx(precision**-0.5)
-            return 0.0
-
-    assert next_choice(policy, job, state, Recorder()).batch_size == 32
 
 
 def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
@@ -222,14 +132,6 @@ def test_out_of_memory_leaves_the_results_of_smaller_ones() -> None:
         state = observe(job, state, batch_size, 10.0, "converged")
     state = observe(job, state, 64, 0.0, "out_of_memory")
     assert (state["round"], state["candidates"]) == (2, [8, 16, 32])
-
-
-def test_out_of_memory_of_the_last_ones_that_converged_does_not_end_the_job() -> None:
-    costs = {8: 30.0, 16: 20.0, 32: 10.0, 64: 20.0, 128: 30.0}
-    job = spec()
-    _, state = prune(job, [costs, costs])
-    state = observe(job, state, 8, 0.0, "out_of_memory")
-    assert state["candidates"] == [8, 16, 32, 64, 128]
 
 
 def test_out_of_memory_of_a_smaller_one_keeps_the_only_one_that_has_converged() -> None:
@@ -286,16 +188,6 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
             assert policy.stage(job, state, HARDWARE) != "exhausted"
 
 
-def test_a_trial_that_converges_when_all_others_have_failed_saves_the_job() -> None:
-    job, state = spec(), policy.initial_state(spec())
-    for batch_size in (32, 64):
-        state = observe(job, state, batch_size, 1.0, "not_converged")
-    assert policy.stage(job, state, HARDWARE) == "exhausted"
-    state = observe(job, state, 32, 1.0, "converged")
-    assert policy.best_batch_size(job, state, HARDWARE) == 32
-    assert next_choice(policy, job, state, RNG).batch_size == 32
-
-
 def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:
     job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
     state = policy.initial_state(job)
@@ -326,15 +218,6 @@ def test_a_cost_of_zero_sets_no_bound() -> None:
     job, state = spec(), policy.initial_state(spec())
     state = observe(job, state, 32, 0.0, "converged")
     assert math.isinf(policy.cost_bound(job, state, HARDWARE))
-
-
-def test_costs_too_alike_for_a_precision_are_taken_as_equal() -> None:
-    job = spec(num_pruning_rounds=0, batch_sizes=[16, 32])
-    state = policy.initial_state(job)
-    for cost in (1e-160, 2e-160):
-        state = observe(job, state, 16, cost, "converged")
-        state = observe(job, state, 32, cost / 2, "converged")
-    assert next_choice(policy, job, state, RNG).batch_size == 32
 
 
 def test_a_window_forgets_what_is_older() -> None:
@@ -386,12 +269,3 @@ def test_a_run_that_diverges_at_once_does_not_count_as_cheap() -> None:
         state = policy.observe(job, state, observation(choice, "diverged", 0.001))
     arm = next(arm for arm in policy.describe(job, state, HARDWARE) if arm.batch_size == 32)
     assert arm.mean == pytest.approx((10 + 10 + 3 * 20) / 5)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
-def test_running_moments_equal_those_of_the_series(values: list[float]) -> None:
-    moments = Moments()
-    for value in values:
-        moments = moments.add(value)
-    assert moments.mean == pytest.approx(np.mean(values), abs=1e-6)
-    assert moments.m2 / len(values) == pytest.approx(np.var(values), rel=1e-6, abs=1e-3)

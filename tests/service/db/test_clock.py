@@ -92,10 +92,3 @@ def instants() -> list[float]:
             for name, value in row.items()
             if name.endswith("_at") and name != "lease_expires_at" and value is not None
         ]
-
-
-def test_the_databases_clock_is_unix_time(app: Flask) -> None:
-    before = time.time()
-    with transaction(read_only=True) as session:
-        now = float(session.execute(select(unix_now())).scalar_one())
-    assert before - 1 <= now <= time.time() + 1  # on this machine

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -15,14 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
-from sqlalchemy import select, update
 from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.bandit.spec import MAX_AMOUNT, MAX_METRIC
-from zeus_service.db.session import transaction
-from zeus_service.db.tables import Job
-
-_numbers = itertools.count()
 
 
 def test_ids_and_keys_differ_by_case(app: Flask) -> None:
@@ -39,14 +32,6 @@ def test_jobs_are_ordered_by_the_bytes_of_their_ids(app: Flask) -> None:
         register(job_id=job_id)
     assert [job.job_id for job, _ in optimizer.list_jobs()] == sorted(ids)
     assert [job.job_id for job, _ in optimizer.list_jobs(after="a.")] == sorted(ids)[5:]
-
-
-@pytest.mark.parametrize("after", ["é", "\U0001f600", "b ", "'", "%", "\\"])
-def test_a_page_may_start_after_any_text(app: Flask, after: str) -> None:
-    for job_id in ("a", "b"):
-        register(job_id=job_id)
-    found = [job.job_id for job, _ in optimizer.list_jobs(after=after)]
-    assert found == [job_id for job_id in ("a", "b") if job_id > after]
 
 
 def test_texts_are_kept_as_they_are(app: Flask) -> None:
@@ -76,32 +61,6 @@ def test_figures_are_kept_to_the_last_bit(
     trial = optimizer.list_trials("job", after=number - 1)[0]
     assert (trial.time_s, trial.energy_j, trial.metric) == (time_s, energy_j, metric)
     assert optimizer.report("job", number, given) == first
-
-
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
-numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-json_values = st.recursive(
-    st.none() | st.booleans() | numbers | texts,
-    lambda values: (
-        st.lists(values, max_size=4)
-        | st.dictionaries(st.sampled_from(["a", "B", "8", "16"]), values, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@given(state=st.dictionaries(st.sampled_from(["a", "A", "arms"]), json_values))
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_a_state_is_kept_as_it_is(app: Flask, state: dict[str, Any]) -> None:
-    job_id = f"job-{next(_numbers)}"
-    register(job_id=job_id)
-    with transaction() as session:
-        session.execute(update(Job).where(Job.job_id == job_id).values(state=state))
-    with transaction(read_only=True) as session:
-        found = session.execute(select(Job.state).where(Job.job_id == job_id))
-        assert found.scalar_one() == state
 
 
 def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: ServiceProcess) -> None:

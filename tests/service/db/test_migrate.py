@@ -173,12 +173,6 @@ def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
         assert db_command("upgrade") == f"revision {head}, head {head}\n"
 
 
-def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'service.sqlite3'}"
-    assert "no database at" in one_error(zeus_service("db", "current", database_url=url))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("kind", DATABASES[1:])
 def test_serving_is_refused_unless_a_servers_database_is_at_the_head_revision(
     kind: str, tmp_path: Path

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from databases import migrated_database
 from flask.testing import FlaskClient
-from service.conftest import application
 from service.jobs import register
 
 GZIP = {"Accept-Encoding": "gzip, br"}
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of an application on SQLite that has a job, within its context."""
-    with migrated_database("sqlite", tmp_path) as url, application(url) as app:
-        register()
-        yield app.test_client()
+def client(client: FlaskClient) -> FlaskClient:
+    """A client of an application that has a job."""
+    register()
+    return client
 
 
 @pytest.mark.parametrize(

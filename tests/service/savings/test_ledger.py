@@ -151,31 +151,11 @@ def test_a_default_that_never_converged_has_no_expectation(estimate: ArmEstimate
     assert job.saved is None
 
 
-def test_a_run_below_the_default_power_limit_counts_with_what_it_would_have_spent_there() -> None:
-    job = Job(profile=PROFILE)
-    job.run(32, 1000.0, 9.6, limit_w=200.0)
-    assert (job.expected.energy_j, job.expected.time_s) == pytest.approx((1200.0, 8.4))
-    assert job.saved_j == pytest.approx(200.0)
-    job.run(64, 700.0, 6.0, limit_w=100.0)  # another batch size changes nothing
-    assert job.expected.energy_j == pytest.approx(1200.0)
-    job.run(32, 1000.0, 9.6)  # at an unknown limit: counts with the mean of the others
-    assert job.expected.energy_j == pytest.approx(1200.0)
-    job.run(32, 1100.0, 9.6, limit_w=275.0)
-    assert job.ledger["arms"]["32"]["limit_w"] == pytest.approx(225.0)
-
-
 def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
     job = Job(profile=PROFILE)
     job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
     job.run(64, 100.0, limit_w=200.0)
     assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
-
-
-def test_an_absurd_estimate_stays_within_what_a_report_can_carry() -> None:
-    job = Job()
-    job.estimate = ArmEstimate(32, 0, 1e300, 1e300, "alive")
-    job.run(64, 1e-9, MAX_AMOUNT)
-    assert job.expected == Expected(MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT, MAX_AMOUNT)
 
 
 RUNS = strategies.lists(

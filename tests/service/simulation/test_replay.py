@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service.jobs import LEARNING, PastTrial, next_choice
 from service.simulation import recorded
-from zeus_service.bandit import fold
-from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
+from zeus_service.bandit.policy import NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation.recordings import Submission
-from zeus_service.simulation.replay import MAX_TRIES, PATIENCE, SimulatedJob, replay
-from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
-from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
+from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
+from zeus_service.simulation.simulated_run import SimulatedTrial
+from zeus_service.simulation.synthetic_workloads import synthetic_workload
 from zeus_service.simulation.workload import Setting
 
 from benchmarks.family import busy_submissions
@@ -38,87 +34,6 @@ def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed
         assert after.recurrence == before.recurrence + (before.result == "converged")
     assert trials[-1].recurrence == 39
     assert trials[-1].result == "converged"
-
-
-@pytest.mark.parametrize("policy", LEARNING)
-def test_the_same_seed_gives_the_same_history_and_another_seed_another(policy: str) -> None:
-    workload = synthetic_workload(4)
-    one, same, other = (
-        replay(workload, workload.spec(policy=policy, seed=seed), 60) for seed in (7, 7, 8)
-    )
-    assert one == same
-    assert one != other
-
-
-@policies
-def test_baselines_train_past_the_target_and_the_policy_observes_them_up_to_it(policy: str) -> None:
-    workload = replace(synthetic_workload(4), max_epochs=10**6)
-    learning = workload.spec(policy=policy, seed=7, target_metric=None, baseline_runs=4)
-    trials = replay(workload, learning, 60)
-    baselines = trials[:4]
-    assert [trial.why == "baseline" for trial in trials] == [True] * 4 + [False] * (len(trials) - 4)
-    assert {trial.batch_size for trial in baselines} == {workload.default_batch_size}
-    defaults = replay(workload, workload.spec(policy="default", seed=7), 4)
-    for baseline, default in zip(baselines, defaults, strict=True):
-        assert baseline.epochs == default.epochs
-        longer = (default.epochs + PATIENCE) / default.epochs
-        assert baseline.cost == pytest.approx(longer * default.cost)
-        assert baseline.energy_j == pytest.approx(longer * default.energy_j)
-    observed = [
-        PastTrial(
-            each.batch_size, "control", each.result, each.cost, each.epochs, workload.hardware
-        )
-        for each in defaults
-    ]
-    state, _ = fold.replay(learning, observed)
-    rng = np.random.default_rng([7, 5])
-    fifth = next_choice(POLICIES[policy], learning, state, rng, workload.hardware)
-    assert fifth == Choice(trials[4].batch_size, trials[4].why)
-
-
-@policies
-def test_the_state_is_the_replay_of_the_trials(policy: str) -> None:
-    workload = synthetic_workload(4)
-    spec = workload.spec(policy=policy, seed=7)
-    job, runner, trials = SimulatedJob(spec), TrialRunner(spec), []
-    for trial in replay(workload, spec, 60):
-        started = job.start(workload.hardware)
-        assert started.choice == Choice(trial.batch_size, trial.why)
-        assert runner.run(workload, started, trial.recurrence) == trial
-        job.end(started, trial.result, trial.cost, trial.epochs)
-        trials.append(
-            PastTrial(
-                trial.batch_size,
-                trial.why,
-                trial.result,
-                trial.cost,
-                trial.epochs,
-                workload.hardware,
-            )
-        )
-    assert job.state == fold.replay(spec, trials)[0]
-    assert json.loads(json.dumps(job.state)) == job.state
-
-
-def test_a_cost_is_that_of_the_job() -> None:
-    workload = recorded.workload()
-    spec = workload.spec(policy="zeus", seed=1, eta_knob=0.3)
-    for trial in replay(workload, spec, 20):
-        expected = 0.3 * trial.energy_j + 0.7 * 200.0 * trial.time_s
-        assert trial.cost == pytest.approx(expected)
-
-
-def test_a_run_is_stopped_before_it_crosses_beta_times_the_lowest_cost() -> None:
-    workload = recorded.workload()
-    trials = replay(workload, workload.spec(policy="zeus", seed=1, beta_knob=1.5), 60)
-    lowest = math.inf
-    for trial in trials:
-        if trial.result == "early_stopped":
-            price = workload.settings[trial.batch_size].price(0.5, workload.max_power_w)
-            assert trial.epochs == 1.5 * lowest // price.epoch_cost
-        if trial.result == "converged":
-            lowest = min(lowest, trial.cost)
-    assert any(trial.result == "early_stopped" for trial in trials)
 
 
 def test_a_recurrence_is_given_up_after_its_last_try() -> None:
@@ -142,19 +57,6 @@ def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
         job.end(job.start(workload.hardware), trial.result, trial.cost, trial.epochs)
     with pytest.raises(NoBatchSizeLeft):
         job.start(workload.hardware)
-
-
-def test_a_drifting_workload_changes_with_the_recurrence() -> None:
-    drift = drifting_workload(0, phases=4, length=10)
-    assert [drift.at(index) for index in (0, 9, 10, 39, 1000)] == [
-        drift.phases[0],
-        drift.phases[0],
-        drift.phases[1],
-        drift.phases[3],
-        drift.phases[3],
-    ]
-    assert drift.horizon == 40
-    assert drift.phases[0].oracle(0.5) != drift.phases[-1].oracle(0.5)
 
 
 def apart(count: int) -> tuple[Submission, ...]:
