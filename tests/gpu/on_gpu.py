@@ -115,7 +115,7 @@ def zeusd(address: str) -> dict[str, Any]:
 
 def trial(url: str) -> dict[str, Any]:
     """A whole trial on the GPU."""
-    from programs import Data, Net, Steps, trainer, zeus
+    from programs import Data, Net, Steps, trainer, trials, zeus
 
     class Busy(Steps):
         def on_train_batch_end(self, *args: Any) -> None:
@@ -128,7 +128,7 @@ def trial(url: str) -> dict[str, Any]:
     assert callback.job is not None
     return {
         "outcome": callback.outcome,
-        "job": callback.job.to_json(),
+        "hardware": trials(url, callback.job.job_id)[0]["hardware"],
         "report": callback.last_report.to_json(),
     }
 

@@ -81,6 +81,6 @@ def test_the_daemons_number_of_each_gpu_is_found_by_its_energy_and_its_limit_set
 def test_a_whole_trial_is_measured_by_nvml(service: ServiceProcess) -> None:
     found = on_gpu("trial", service.url)
     assert found["outcome"] == "converged"
-    assert found["job"]["meter"] == "nvml"
+    assert found["hardware"]["meter"] == "nvml"
     assert found["report"]["energy_j"] > 10 * found["report"]["time_s"]  # watts, at the very least
-    assert found["report"]["energy_j"] < found["job"]["max_power_w"] * found["report"]["time_s"]
+    assert found["report"]["energy_j"] < found["hardware"]["max_power_w"] * found["report"]["time_s"]
