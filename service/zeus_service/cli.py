@@ -188,7 +188,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         [
             (
                 *(trial.trial_number, trial.batch_size, trial.why),
-                f"{trial.outcome or 'running'}{text.busy(trial.host_load)}",
+                f"{trial.outcome or 'running'}{text.host_load(trial.host_load)}",
                 *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
             )
             for trial in listed

@@ -92,9 +92,9 @@ def words(name: str | None) -> str:
     return "running" if name is None else name.replace("_", " ")
 
 
-def busy(host_load: float | None) -> str:
-    """A load of more than one process per core: `, host load 2.3`; else empty."""
-    return "" if host_load is None or host_load <= 1 else f", host load {host_load:.1f}"
+def host_load(load: float | None) -> str:
+    """The host's load per core over a run: `, host load 2.3`; empty if it is unknown."""
+    return "" if load is None else f", host load {load:.1f}"
 
 
 def savings_summary(found: JobSavings | Savings) -> str:

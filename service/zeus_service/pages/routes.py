@@ -55,7 +55,7 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment.trim_blocks = environment.lstrip_blocks = True
     for shown in (runs, joules, text.saved_energy, text.seconds, significant,
                   text.number, text.iso, text.utc, text.day, text.job_path, text.money,
-                  text.saved_share, text.words, text.busy):  # fmt: skip
+                  text.saved_share, text.words, text.host_load):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
     environment.globals["baselines"] = reasons.baselines
