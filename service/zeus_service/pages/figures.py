@@ -15,14 +15,13 @@ from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_messages import JobSavings
-from zeus_service.api.text import saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Report, Trial
 from zeus_service.pages import cost_figures, plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import joules, significant
+from zeus_service.units import energy, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -91,15 +90,16 @@ def regret(job: Job, savings: JobSavings) -> Figure:
         return plot.empty("The best batch size is not known yet.")
     numbers = [point.trial_number for point, _ in points]
     sums = list(accumulate(each.spent.cost - each.recurrences * mean for each, mean in points))
+    data = [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}]
     return {
-        "data": [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}],
+        "data": data,
         "layout": {
             "xaxis": plot.number_axis("run", numbers),
-            "yaxis": plot.joule_axis("cumulative regret"),
+            "yaxis": plot.energy_axis("cumulative regret", data),
             "showlegend": False,
         },
         "note": "",
-        "summary": f"Regret so far: {joules(sums[-1])}.",
+        "summary": f"Regret so far: {energy(sums[-1])}.",
     }
 
 
@@ -113,32 +113,32 @@ def saved(savings: JobSavings) -> Figure:
         return plot.empty("What a run of the default batch size takes is not known yet.")
     numbers = [0, *(number for number, _ in points)]
     line, *ends = (
-        [
-            sum_j / 3600
-            for sum_j in accumulate(
-                (getattr(each.energy_j, end) for _, each in points), initial=0.0
-            )
-        ]
+        list(accumulate((getattr(each.energy_j, end) for _, each in points), initial=0.0))
         for end in ("estimate", "low", "high")
     )
     low, high = (
         {"x": numbers, "y": end, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
         for end in ends
     )
+    texts = [
+        f"{energy(sum_j)}, {energy(low_j)} to {energy(high_j)}"
+        for sum_j, low_j, high_j in zip(line, *ends, strict=True)
+    ]
     data = [
         low,
         high | {"fill": "tonexty", "fillcolor": f"{GREEN}2e"},
-        plot.curve("saved", numbers, line, GREEN),
+        plot.curve("saved", numbers, line, GREEN)
+        | {"hovertext": texts, "hovertemplate": "run %{x}: %{hovertext}<extra></extra>"},
     ]
     layout = {
         "xaxis": plot.number_axis("run", numbers),
-        "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
+        "yaxis": plot.energy_axis("saved", data),
         "showlegend": False,
     }
     note = "Against runs of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
-    summary = f"Saved so far: {saved_energy(savings.saved.energy_j.estimate)}."
+    summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
@@ -169,7 +169,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
     layout = {
         "grid": {"rows": 2, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.axis("power limit (W)"),
-        "yaxis": plot.axis("energy of a batch (J)"),
+        "yaxis": plot.energy_axis("energy of a batch", data[::2]),
         "yaxis2": plot.axis("time of a batch (s)"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
@@ -195,7 +195,7 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"})
     return {
         "data": data,
-        "layout": _over_epochs(spec, epochs),
+        "layout": _over_epochs(spec, epochs, data),
         "note": plot.what_is_drawn(len(reports), latest.sequence, "reports"),
         "summary": f"{monitor} {significant(latest.metric)}",
     }
@@ -217,7 +217,7 @@ def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -
         return plot.empty("None of these runs has reports.")
     return {
         "data": data,
-        "layout": _over_epochs(spec, every) | {"showlegend": True},
+        "layout": _over_epochs(spec, every, data) | {"showlegend": True},
         "note": plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs"),
         "summary": "",
     }
@@ -236,15 +236,16 @@ def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]
     return [("y", metrics), ("y2", powers), ("y3", [report.cost for report in reports])]
 
 
-def _over_epochs(spec: JobSpec, epochs: Sequence[int]) -> Figure:
+def _over_epochs(spec: JobSpec, epochs: Sequence[int], data: Sequence[Figure]) -> Figure:
     """The layout of three rows over epochs, with the target."""
+    costs = [trace for trace in data if trace["yaxis"] == "y3"]
     target = spec.target_metric
     return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
         "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
         "yaxis2": plot.axis("power (W)"),
-        "yaxis3": plot.joule_axis("cost"),
+        "yaxis3": plot.energy_axis("cost", costs),
         "shapes": [] if target is None else [plot.line("y", target, "target", GREEN)],
         "showlegend": False,
     }

@@ -291,7 +291,7 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     of_job = savings.of_job("job")
     assert of_job.saved is not None
     energy = of_job.saved.energy_j
-    ends = [3600 * trace["y"][-1] for trace in figures.saved(of_job)["data"]]
+    ends = [trace["y"][-1] for trace in figures.saved(of_job)["data"]]
     assert ends == pytest.approx([energy.low, energy.high, energy.estimate])
 
 

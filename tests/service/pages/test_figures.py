@@ -39,7 +39,7 @@ def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
     each = [SavedOnHardware.model_construct(**asdict(known)) for known in (HARDWARE, OTHER)]
     savings = JobSavings.model_construct(points=points, hardware=each)
     (curve,) = figures.regret(two, savings)["data"]
-    assert curve["y"] == [2000.0, 10_500.0]
+    assert curve["y"] == [2000.0 / 3600, 10_500.0 / 3600]
 
 
 @pytest.mark.parametrize("converged", [1, 0])
@@ -56,7 +56,8 @@ def test_regret_is_what_runs_cost_beyond_the_best(converged: int) -> None:
     here = SavedOnHardware.model_construct(**asdict(HARDWARE))
     savings = JobSavings.model_construct(points=points, hardware=[here])
     figure = figures.regret(job(), savings)
-    assert figure["data"][0]["y"] == [10_000.0 - 8000.0 * converged]
+    assert figure["data"][0]["y"] == [2000.0 if converged else 10_000.0 / 3600]
+    assert figure["layout"]["yaxis"]["ticksuffix"] == (" J" if converged else " Wh")
     assert figure["note"] == ""
     unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings)
     assert unknown["data"] == []
@@ -74,7 +75,8 @@ def test_the_energy_saved_by_a_single_run_begins_at_nothing_and_has_a_band() -> 
     low, high, line = figures.saved(savings)["data"]
     assert (line["x"], line["y"]) == ([0, 4], [0.0, 2.0])
     assert (low["y"], high["y"]) == ([0.0, 1.0], [0.0, 3.0])
-    assert figures.saved(savings)["layout"]["yaxis"]["ticksuffix"] == "Wh"
+    assert line["hovertext"] == ["0 J, 0 J to 0 J", "2.00 Wh, 1.00 Wh to 3.00 Wh"]
+    assert figures.saved(savings)["layout"]["yaxis"]["ticksuffix"] == " Wh"
 
 
 def test_the_metric_of_a_run_in_flight_is_a_curve_below_its_target() -> None:

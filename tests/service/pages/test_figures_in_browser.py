@@ -124,7 +124,7 @@ def test_what_few_read_is_drawn_when_details_are_opened(
 ) -> None:
     page = open_page(f"{service.url}{PATH}")
     expect(figure(page, "regret")).to_be_hidden()
-    page.locator("summary").press("Enter")
+    page.locator("#details > summary").press("Enter")
     expect(figure(page, "regret").locator(".xtitle")).to_have_text("run")
     expect(figure(page, "power")).to_be_hidden()  # there is nothing to draw
     expect(page.get_by_role("region", name="Specification")).to_contain_text("val_acc")
