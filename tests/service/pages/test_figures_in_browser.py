@@ -146,6 +146,20 @@ def test_the_legend_shows_a_batch_size_as_a_circle_whatever_its_first_run_came_t
     assert any("A" not in each for each in drawn)  # the run that failed
 
 
+def test_a_figure_fills_its_card_when_the_one_beside_it_is_empty(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    api = Api(service.url)
+    assert api("POST", "/jobs", spec_json(job_id="no-savings")).status_code == 201
+    assert api("POST", "/jobs/no-savings/trials", START).ok
+    assert api("PATCH", "/jobs/no-savings/trials/1", {"outcome": "diverged"}).ok
+    page = open_page(f"{service.url}/job/no-savings", viewport={"width": 1440, "height": 900})
+    plot = figure(page, "costs")
+    width = "(each) => [each.clientWidth, each.querySelector('.main-svg').clientWidth]"
+    card, drawing = plot.evaluate(width)
+    assert card == pytest.approx(drawing, abs=2)
+
+
 def test_what_a_single_run_has_saved_has_a_unit_ticks_and_a_band(
     failed_first: str, open_page: Open
 ) -> None:
