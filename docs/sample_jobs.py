@@ -20,6 +20,8 @@ TARGET = 0.92
 
 
 GPU_MODEL = "NVIDIA A100-SXM4-40GB"
+SCALE = 40.0
+"""How much longer an epoch takes than one of the synthetic workload: runs take hours."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: Simple
             if outcome == "converged":
                 break
     if sample.running:
-        clock.time = lambda: now - 1500
+        clock.time = lambda: now - 6.5 * 3600
         answer = client.post(trials, json={"hardware": hardware})
         clock.time = lambda: now - 20
         _run(client, trials, answer.json, workload, rng, sample, clock, upto=0.7)
@@ -133,7 +135,7 @@ def _run(
         noise = 1 + 0.06 * rng.standard_normal()
         metric = 1 - math.exp(-rate * epoch) + 0.004 * rng.standard_normal()
         metric = max(metric, TARGET) if epoch >= target else min(metric, TARGET - 0.002)
-        spent_s = epoch * price.epoch.time_s
+        spent_s = SCALE * epoch * price.epoch.time_s
         if not math.isfinite(upto):
             clock.time = lambda at=begun + spent_s: at
         elif epoch > upto * target:
@@ -144,7 +146,7 @@ def _run(
                 "sequence": epoch,
                 "epoch": epoch,
                 "time_s": spent_s,
-                "energy_j": epoch * price.epoch.energy_j * (1 + (noise - 1) / epoch),
+                "energy_j": SCALE * epoch * price.epoch.energy_j * (1 + (noise - 1) / epoch),
                 "metric": metric,
             },
         ).json

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent / "figures"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 JOB = "/job/ads-ranking-nightly"
 PICTURES = (
-    ("page-jobs", "/", "light", 900),
+    ("page-jobs", "/", "light", 930),
     ("page-job", JOB, "light", 1250),
     ("page-job-dark", JOB, "dark", 1250),
     ("page-run", f"{JOB}/trial/2", "light", 1000),

@@ -1,12 +1,12 @@
-"""Quantities as people read them: `12.3 kJ`, `1.38 h`, `1,200 runs`."""
+"""Quantities as people read them: `12.3 kWh`, `1.38 h`, `1,200 runs`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-JOULES = {"TJ": 1e12, "GJ": 1e9, "MJ": 1e6, "kJ": 1e3, "J": 1.0}
-BILLED = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
+ENERGIES = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
+"""Units of bills, in joules."""
 DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 NONE = "\N{EN DASH}"
 
@@ -16,18 +16,30 @@ def runs(count: int) -> str:
     return f"{count:,} run{'' if count == 1 else 's'}"
 
 
-def joules(value: float | None) -> str:
-    """An energy or a cost: `12.3 kJ`."""
-    return with_unit(value, JOULES)
+def energy(value: float | None) -> str:
+    """Joules, of an energy or a cost: `12.3 kWh`."""
+    return with_unit(value, ENERGIES)
+
+
+def energy_range(low: float, high: float) -> str:
+    """Joules from one value to another: `12.3 to 14.5 kWh`, `842 Wh to 1.12 kWh`."""
+    start, end = energy(low), energy(high)
+    same = start.split()[-1] == end.split()[-1]
+    return f"{start.split()[0] if same else start} to {end}"
 
 
 def with_unit(value: float | None, units: Mapping[str, float]) -> str:
     """A value in the largest of these units that is not larger, or in the smallest."""
     if value is None or not math.isfinite(value):
         return NONE
-    fitting = (unit for unit, size in units.items() if abs(value) >= size)
-    unit = next(fitting, list(units)[-1])
-    return f"{significant(value / units[unit])} {unit}"
+    unit, size = fitting_unit(value, units)
+    return f"{significant(value / size)} {unit}"
+
+
+def fitting_unit(value: float, units: Mapping[str, float]) -> tuple[str, float]:
+    """The largest of these units that is not larger than a value, or the smallest; its size."""
+    fitting = (pair for pair in units.items() if abs(value) >= pair[1])
+    return next(fitting, list(units.items())[-1])
 
 
 def significant(value: float) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
-from zeus_service.units import NONE, joules
+from zeus_service.units import NONE, energy, energy_range
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 J"), (0.5, "0.500 J"), (999.0, "999 J"), (1234.5, "1.23 kJ"), (3.6e6, "3.60 MJ"),
-     (-5.0e9, "-5.00 GJ"), (2e16, "20,000 TJ"),
+    [(0, "0 J"), (0.5, "0.500 J"), (3599.0, "3,599 J"), (-9.0e4, "-25.0 Wh"), (3.6e6, "1.00 kWh"),
+     (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"),
      (None, NONE), (math.inf, NONE)],
 )  # fmt: skip
-def test_joules(value: float | None, text: str) -> None:
-    assert joules(value) == text
+def test_energies_are_in_the_units_of_bills(value: float | None, text: str) -> None:
+    assert energy(value) == text
+
+
+def test_a_range_names_a_unit_once_if_it_can() -> None:
+    assert energy_range(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
+    assert energy_range(3.6e5, 7.2e6) == "100 Wh to 2.00 kWh"

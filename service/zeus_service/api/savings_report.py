@@ -152,7 +152,7 @@ def of_job(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
 @use_case(read_only=True)
 def of_largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings]]:
     """Return the jobs that have saved most energy, and the joules that each has spent for it."""
-    query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j.is_not(None))
+    query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j > 0)
     query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
     return [(job.spent_energy_j, _of_job(session, job, 0)) for job in session.scalars(query)]
 
@@ -247,9 +247,15 @@ def _amounts(part: Amounts) -> SavedAmounts:
 
 
 def _money(energy_kwh: Estimate, gpu_time_s: Estimate) -> Estimate | None:
-    """The price of both, as far as prices are set; the same runs decide both, so errors add up."""
+    """The price of both; the same runs decide both, so errors add up."""
+    mean = price(energy_kwh.estimate, gpu_time_s.estimate)
+    error = price(energy_kwh.error, gpu_time_s.error)
+    return None if mean is None or error is None else Estimate.of(mean, error)
+
+
+def price(energy_kwh: float, gpu_time_s: float) -> float | None:
+    """What energy and GPU time cost in money, as far as prices are set; None if none is."""
     per_kwh, per_hour = current_config().price_per_kwh, current_config().price_per_gpu_hour
     if per_kwh is None and per_hour is None:
         return None
-    energy, time = energy_kwh.times(per_kwh or 0.0), gpu_time_s.times((per_hour or 0.0) / 3600)
-    return Estimate.of(energy.estimate + time.estimate, energy.error + time.error)
+    return energy_kwh * (per_kwh or 0.0) + gpu_time_s * (per_hour or 0.0) / 3600

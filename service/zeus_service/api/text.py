@@ -16,7 +16,15 @@ from zeus_service.api.savings_report import (
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.reasons import status_in_words
 from zeus_service.savings.report import Estimate
-from zeus_service.units import BILLED, DURATIONS, NONE, joules, significant, with_unit
+from zeus_service.units import (
+    DURATIONS,
+    ENERGIES,
+    NONE,
+    energy,
+    energy_range,
+    significant,
+    with_unit,
+)
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
@@ -34,11 +42,6 @@ def money(value: float, currency: str) -> str:
     if value and abs(value) < 0.1:
         shown = significant(value)
     return f"{currency} {shown}"
-
-
-def saved_energy(value: float | None) -> str:
-    """What was saved, in the units of bills: `1.23 kWh`."""
-    return with_unit(value, BILLED)
 
 
 def seconds(value: float | None) -> str:
@@ -120,10 +123,10 @@ def savings_summary(found: JobSavings | Savings) -> str:
 
 def savings_row(week: SavedInWeek) -> tuple[str, int, str, str, str, str]:
     """The cells of a week: see `COLUMNS`."""
-    energy, time = week.saved.energy_j, week.saved.time_s
+    saved, time = week.saved.energy_j, week.saved.time_s
     return (
         *(week.week, week.recurrences),
-        *(saved_energy(energy.estimate), _interval(energy, BILLED)),
+        *(energy(saved.estimate), _interval(saved, ENERGIES)),
         *(seconds(time.estimate), _interval(time, DURATIONS)),
     )
 
@@ -141,7 +144,7 @@ def batch_size_rows(
     best = on.arm(on.best_batch_size) if on else None
     rows = []
     for arm in on.arms if on else []:
-        low_high = NONE if arm.interval is None else " to ".join(map(joules, arm.interval))
+        low_high = NONE if arm.interval is None else energy_range(*arm.interval)
         against = NONE
         if arm.mean and best and best.mean and arm != best:
             against = f"{100 * (arm.mean / best.mean - 1):+,.0f} %"
@@ -151,9 +154,9 @@ def batch_size_rows(
             status_in_words(arm.status) if arm.status != "alive" else "",
         ]
         state = ", ".join(filter(None, states)) or ("" if arm.pulls else "not tried")
-        measured = joules(mean_costs.get(arm.batch_size))
+        measured = energy(mean_costs.get(arm.batch_size))
         rows.append(
-            (arm.batch_size, arm.pulls, joules(arm.mean), low_high, measured, against, state)
+            (arm.batch_size, arm.pulls, energy(arm.mean), low_high, measured, against, state)
         )
     return rows
 
@@ -163,7 +166,7 @@ def _saved(saved: SavedAmounts | None, who: str) -> str:
         return ""
     parts = [
         f"{with_unit(value.estimate, units)} ({_interval(value, units)})"
-        for value, units in ((saved.energy_j, BILLED), (saved.time_s, DURATIONS))
+        for value, units in ((saved.energy_j, ENERGIES), (saved.time_s, DURATIONS))
     ]
     if saved.money is not None:
         value = saved.money

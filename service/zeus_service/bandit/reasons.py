@@ -11,8 +11,9 @@ from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
-from zeus_service.units import joules, runs
+from zeus_service.units import energy, runs
 
+REMEDY = "Register another job_id with an easier target, more epochs, or other batch sizes."
 _STATUSES = {
     "not_converged": "missed the target",
     "out_of_memory": "ran out of memory",
@@ -63,9 +64,9 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     """What the best batch size is expected to cost, and by how much it leads."""
     if not chosen.mean:
         return "it looks cheapest after the runs so far"
-    text = f"expected to cost {joules(chosen.mean)}"
+    text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
-        text += f" ({' to '.join(map(joules, chosen.interval))})"
+        text += f" ({' to '.join(map(energy, chosen.interval))})"
     text += f" after {runs(chosen.pulls)}"
     rivals = [
         (arm.mean, arm.batch_size)
@@ -76,6 +77,8 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
         return text
     cost, rival = min(rivals)
     more = cost / chosen.mean - 1
+    if more <= -0.005:
+        return f"{text}; {rival} looks {-100 * more:.0f} % cheaper, but that is uncertain"
     costs = f"costs {100 * more:.0f} % more" if more >= 0.005 else "costs about as much"
     return f"{text}; the nearest rival, {rival}, {costs}"
 
@@ -90,17 +93,19 @@ def baselines(spec: JobSpec, completed: int) -> str:
     return f"{completed} of {spec.baseline_runs} baselines completed"
 
 
+def count_failures(arms: Iterable[ArmEstimate]) -> str:
+    """How batch sizes failed: `2 missed the target, 1 not tried`."""
+    failed = Counter(status_in_words(arm.status) if arm.pulls else "not tried" for arm in arms)
+    counts = sorted(failed.items(), key=lambda each: (each[0] == "not tried", -each[1]))
+    return ", ".join(f"{count} {failure}" for failure, count in counts)
+
+
 def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:
     """The error for a start after all usable batch sizes have failed."""
     arms = policy_of(spec).describe(spec, state, hardware)
-    arms = [arm for arm in arms if arm.batch_size in usable]
-    failed = Counter(status_in_words(arm.status) for arm in arms if arm.pulls)
-    counts = [f"{count} {failure}" for failure, count in failed.most_common()]
-    if untried := sum(not arm.pulls for arm in arms):
-        counts.append(f"{untried} not tried")
+    counts = count_failures(arm for arm in arms if arm.batch_size in usable)
     is_limited = usable != spec.batch_sizes
     limit = f" among {usable}, which this run's devices can divide" if is_limited else ""
     return ExhaustedJob(
-        f"job {spec.job_id!r} has no batch size left to try{limit}: {', '.join(counts)}. Register "
-        "another job_id with an easier target, more epochs, or other batch sizes."
+        f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from zeus_service.api.messages import Job, OnHardware
 from zeus_service.api.text import hardware_names, words
 from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import joules, runs
+from zeus_service.units import energy, runs
 
 OUTCOMES = {
     "converged": (GREEN, "circle"),
@@ -30,6 +32,9 @@ BEYOND = 3.0
 """The valley shows costs up to so many times the early-stopping threshold."""
 WIDEST = 1000.0
 """Ratio of the highest and the lowest cost that the valley shows, at most."""
+_LABEL_HEIGHT = 0.03
+"""How far above or below its point a label is, as a share of the figure's height."""
+_SPACED = 2 * "\N{NO-BREAK SPACE}" + "{}" + 2 * "\N{NO-BREAK SPACE}"
 
 
 def valley(job: Job, trials: Sequence[Trial]) -> Figure:
@@ -43,21 +48,21 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     hardware = Hardware.of(vars(on))
     runs_there = [trial for trial in trials if trial.hardware == hardware]
     window = _window(on, runs_there)
-    traces = _estimates(on, window)
-    for outcome, (colour, symbol) in OUTCOMES.items():
-        if found := [trial for trial in runs_there if trial.outcome == outcome]:
-            x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
-            traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
     marked = {job.spec.default_batch_size: "default"}
     if job.next_trial and job.next_trial.batch_size:
         before = marked.get(job.next_trial.batch_size)
         marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
+    traces = _estimates(on, window, {*marked, on.best_batch_size}, runs_there)
+    for outcome, (colour, symbol) in OUTCOMES.items():
+        if found := [trial for trial in runs_there if trial.outcome == outcome]:
+            x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
+            traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
     lines = [plot.line("x", sizes.index(size), text) for size, text in marked.items()]
     if on.cost_bound:
         lines.append(plot.line("y", on.cost_bound, "stop limit", RED))
     layout = {
         "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
-        "yaxis": plot.log_joule_axis("cost of a run", window),
+        "yaxis": plot.log_energy_axis("cost of a run", window),
         "shapes": lines,
         "showlegend": True,
     }
@@ -78,21 +83,22 @@ def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
     return max(min(costs), highest / WIDEST) / 1.4, highest * 1.2
 
 
-def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
-    """The expected costs; those that were measured have a label, and the best one a ring."""
+def _estimates(
+    on: OnHardware, window: plot.Window, labelled: set[int | None], trials: Sequence[Trial]
+) -> list[Figure]:
+    """The expected costs; those of some batch sizes have a label, and the best one has a ring."""
     known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
     if not known:
         return []
     sizes, means = [arm.batch_size for arm, _, _ in known], [mean for _, mean, _ in known]
+    places = list(zip(sizes, means, strict=True))
     curve = plot.curve("expected", sizes, means, BLUE) | {
         "mode": "lines+markers+text",
         "marker": {"size": 5},
-        "text": [
-            2 * "\N{NO-BREAK SPACE}" + joules(mean) if arm.pulls else "" for arm, mean, _ in known
-        ],
-        "textposition": "bottom right",
+        "text": [_SPACED.format(energy(mean)) if size in labelled else "" for size, mean in places],
+        "textposition": [_place(on, arm, trials, window) for arm, *_ in known],
         "hovertext": [
-            f"{joules(y)}, {joules(low)} to {joules(high)}" for _, y, (low, high) in known
+            f"{energy(y)}, {energy(low)} to {energy(high)}" for _, y, (low, high) in known
         ],
         "hovertemplate": "%{x}: %{hovertext}<extra></extra>",
         "error_y": {
@@ -119,6 +125,20 @@ def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
     ]
 
 
+def _place(on: OnHardware, arm: ArmEstimate, trials: Sequence[Trial], window: plot.Window) -> str:
+    """The place of a batch size's label: farthest from the markers of the one beside it."""
+    index, mean = on.arms.index(arm), arm.mean or window[0]
+    step, room = _LABEL_HEIGHT * math.log(window[1] / window[0]), {}
+    for side, beside in (("right", on.arms[index + 1 :][:1]), ("left", on.arms[:index][-1:])):
+        for other in beside:
+            costs = [trial.cost for trial in trials if trial.batch_size == other.batch_size]
+            costs = [cost for cost in (*costs, other.mean, on.cost_bound) if cost]
+            for height, above in (("bottom", -step), ("top", step)):
+                distances = [abs(math.log(cost / mean) - above) for cost in costs]
+                room[f"{height} {side}"] = min(distances, default=math.inf)
+    return max(room, key=room.__getitem__, default="top center")
+
+
 def _finding(spec: JobSpec, on: OnHardware) -> str:
     """What the valley shows, in a sentence; empty if the best batch size is not known."""
     best, default = on.arm(on.best_batch_size), on.arm(spec.default_batch_size)
@@ -142,7 +162,7 @@ def costs(job: Job, trials: Sequence[Trial]) -> Figure:
         traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
     layout = {
         "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
-        "yaxis": plot.joule_axis("cost"),
+        "yaxis": plot.energy_axis("cost", traces),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }

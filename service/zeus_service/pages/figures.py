@@ -17,15 +17,13 @@ from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_report import JobSavings
-from zeus_service.api.text import saved_energy
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Era, Report, Trial
 from zeus_service.pages import cost_figures, plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.savings.report import Estimate
-from zeus_service.units import joules, significant
+from zeus_service.units import energy, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -94,15 +92,16 @@ def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]
     there = [(each, means.get(Hardware.of(vars(each)))) for each in savings.hardware]
     total = sum(each.spent.cost - each.recurrences * mean for each, mean in there if mean)
     _, *sums = accumulate(parts, initial=total - sum(parts))
+    data = [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}]
     return {
-        "data": [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}],
+        "data": data,
         "layout": {
             "xaxis": plot.number_axis("run", numbers),
-            "yaxis": plot.joule_axis("cumulative regret"),
+            "yaxis": plot.energy_axis("cumulative regret", data),
             "showlegend": False,
         },
         "note": "",
-        "summary": f"Regret so far: {joules(sums[-1])}.",
+        "summary": f"Regret so far: {energy(sums[-1])}.",
     }
 
 
@@ -119,34 +118,42 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
     ]
     if not runs or savings.saved is None:
         return plot.empty("What a run of the default batch size takes is not known yet.")
-    energy = savings.saved.energy_j
-    parts_j, errors_j = [], []
+    in_all = savings.saved.energy_j
+    parts, errors = [], []
     for trial, expected_j, error_j in runs:
         counts = trial.outcome == "converged"
-        parts_j.append(counts * expected_j - trial.energy_j)
-        errors_j.append(counts * error_j)
-    sums = accumulate(parts_j, initial=energy.estimate - sum(parts_j))
-    errors = accumulate(errors_j, initial=max(0.0, energy.error - sum(errors_j)))
-    curve = [Estimate.of(*each).times(1 / 3600) for each in zip(sums, errors, strict=True)]
+        parts.append(counts * expected_j - trial.energy_j)
+        errors.append(counts * error_j)
+    line = list(accumulate(parts, initial=in_all.estimate - sum(parts)))
+    bands = list(accumulate(errors, initial=max(0.0, in_all.error - sum(errors))))
+    ends = (
+        [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)],
+        [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)],
+    )
     numbers = [runs[0][0].trial_number - 1, *(trial.trial_number for trial, *_ in runs)]
     low, high = (
         {"x": numbers, "y": end, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        for end in ([each.low for each in curve], [each.high for each in curve])
+        for end in ends
     )
+    texts = [
+        f"{energy(sum_j)}, {energy(low_j)} to {energy(high_j)}"
+        for sum_j, low_j, high_j in zip(line, *ends, strict=True)
+    ]
     data = [
         low,
         high | {"fill": "tonexty", "fillcolor": f"{GREEN}2e"},
-        plot.curve("saved", numbers, [each.estimate for each in curve], GREEN),
+        plot.curve("saved", numbers, line, GREEN)
+        | {"hovertext": texts, "hovertemplate": "run %{x}: %{hovertext}<extra></extra>"},
     ]
     layout = {
         "xaxis": plot.number_axis("run", numbers),
-        "yaxis": plot.axis("saved", tickformat="~s", ticksuffix="Wh"),
+        "yaxis": plot.energy_axis("saved", data),
         "showlegend": False,
     }
     note = "Against runs of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
-    summary = f"Saved so far: {saved_energy(savings.saved.energy_j.estimate)}."
+    summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
 
 
@@ -177,7 +184,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
     layout = {
         "grid": {"rows": 2, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.axis("power limit (W)"),
-        "yaxis": plot.axis("energy of a batch (J)"),
+        "yaxis": plot.energy_axis("energy of a batch", data[::2]),
         "yaxis2": plot.axis("time of a batch (s)"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
@@ -203,7 +210,7 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"})
     return {
         "data": data,
-        "layout": _over_epochs(spec, epochs),
+        "layout": _over_epochs(spec, epochs, data),
         "note": plot.what_is_drawn(len(reports), latest.sequence, "reports"),
         "summary": f"{monitor} {significant(latest.metric)}",
     }
@@ -225,7 +232,7 @@ def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -
         return plot.empty("None of these runs has reports.")
     return {
         "data": data,
-        "layout": _over_epochs(spec, every) | {"showlegend": True},
+        "layout": _over_epochs(spec, every, data) | {"showlegend": True},
         "note": plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs"),
         "summary": "",
     }
@@ -244,15 +251,16 @@ def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]
     return [("y", metrics), ("y2", powers), ("y3", [report.cost for report in reports])]
 
 
-def _over_epochs(spec: JobSpec, epochs: Sequence[int]) -> Figure:
+def _over_epochs(spec: JobSpec, epochs: Sequence[int], data: Sequence[Figure]) -> Figure:
     """The layout of three rows over epochs, with the target."""
+    costs = [trace for trace in data if trace["yaxis"] == "y3"]
     target = spec.target_metric
     return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
         "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
         "yaxis2": plot.axis("power (W)"),
-        "yaxis3": plot.joule_axis("cost"),
+        "yaxis3": plot.energy_axis("cost", costs),
         "shapes": [] if target is None else [plot.line("y", target, "target", GREEN)],
         "showlegend": False,
     }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import colorsys
 import html
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from zeus_service.api.text import words
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db.tables import Trial
-from zeus_service.units import joules
+from zeus_service.units import ENERGIES, energy, fitting_unit
 
 Figure = dict[str, Any]
 """`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words, and
@@ -25,6 +26,11 @@ BLUE = "#3b82f6"
 GREEN = "#2b9a66"
 ORANGE = "#e58a13"
 RED = "#e5484d"
+SPECTRUM = (
+    *((124, 58, 237), (37, 99, 235), (8, 171, 197), (34, 145, 74)),
+    *((225, 190, 30), (236, 110, 20), (195, 25, 55)),
+)
+"""From violet to red, in steps that look alike; evenly spaced hues have too many greens."""
 
 
 def empty(note: str) -> Figure:
@@ -66,9 +72,9 @@ def dots(
     The first of the symbols is the legend's. Plotly shows that of a first point, so there is one
     that is not drawn.
     """
-    text = [
+    texts = [
         f"run {trial.trial_number}, batch size {trial.batch_size}: {words(trial.outcome)}, "
-        f"{joules(trial.cost)}"
+        f"{energy(trial.cost)}"
         for trial in trials
     ]
     pairs = zip(trials, symbols[1:], strict=True)
@@ -78,8 +84,8 @@ def dots(
         "mode": "markers",
         "x": [None, *x],
         "y": [None, *(cost for cost, _ in clipped)],
-        "text": ["", *text],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertext": ["", *texts],
+        "hovertemplate": "%{hovertext}<extra></extra>",
         "customdata": [None, *(trial.trial_number for trial in trials)],
         "marker": {
             "color": colour,
@@ -118,19 +124,27 @@ def axis(title: str, **settings: Any) -> Figure:
     return {"title": {"text": title}, **settings}
 
 
-def joule_axis(title: str) -> Figure:
-    """An axis in joules, with prefixes."""
-    return axis(title, tickformat="~s", ticksuffix="J")
+def energy_axis(title: str, traces: Sequence[Figure]) -> Figure:
+    """An axis in the unit that fits some traces, whose joules are converted to it."""
+    largest = max((abs(y) for trace in traces for y in trace["y"] if y is not None), default=0.0)
+    unit, size = fitting_unit(largest, ENERGIES)
+    for trace in traces:
+        trace["y"] = [None if y is None else y / size for y in trace["y"]]
+    return axis(title, ticksuffix=f" {unit}", hoverformat=".3~r")
 
 
-def log_joule_axis(title: str, window: Window) -> Figure:
-    """A logarithmic axis in joules over a window, with a few ticks in each decade."""
-    low, high = map(math.log10, window)
+def log_energy_axis(title: str, window: Window) -> Figure:
+    """A logarithmic axis of joules over a window, with a few ticks in each decade."""
+    smallest = "J" if window[1] < ENERGIES["Wh"] else "Wh"
+    units = {unit: size for unit, size in ENERGIES.items() if size >= ENERGIES[smallest]}
+    low, high = (math.log10(end / units[smallest]) for end in window)
     steps = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2 else (1,)
     powers = range(math.floor(low), math.ceil(high))
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    texts = [joules(tick).replace(".00", "").replace(".0", "") for tick in ticks]
-    return axis(title, type="log", range=[low, high], tickvals=ticks, ticktext=texts)
+    ticks = [step * 10.0**power * units[smallest] for power in powers for step in steps]
+    fitting = [(tick, *fitting_unit(tick, units)) for tick in ticks]
+    texts = [f"{tick / size:,g} {unit}" for tick, unit, size in fitting]
+    ends = [math.log10(end) for end in window]
+    return axis(title, type="log", range=ends, tickvals=ticks, ticktext=texts)
 
 
 def number_axis(title: str, numbers: Sequence[int]) -> Figure:
@@ -146,12 +160,13 @@ def plain(name: str) -> str:
 
 def batch_size_colours(spec: JobSpec) -> dict[int, str]:
     """A colour for each batch size, from violet for the smallest to red for the largest."""
-    last = max(1, len(spec.batch_sizes) - 1)
-    found = {}
-    for index, batch_size in enumerate(spec.batch_sizes):
-        rgb = colorsys.hls_to_rgb((270 - 265 * index / last) / 360, 0.52, 0.68)
-        found[batch_size] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
-    return found
+    last = len(SPECTRUM) - 1
+    places = np.linspace(0, last, len(spec.batch_sizes))
+    parts = [np.interp(places, range(last + 1), part) for part in zip(*SPECTRUM, strict=True)]
+    return {
+        batch_size: "#" + "".join(f"{round(part[index]):02x}" for part in parts)
+        for index, batch_size in enumerate(spec.batch_sizes)
+    }
 
 
 def what_is_drawn(shown: int, total: int, of_what: str) -> str:

@@ -25,15 +25,19 @@ from jinja2 import StrictUndefined
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
+from zeus_service.api.savings_messages import JobSavings
 from zeus_service.bandit import reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
+from zeus_service.config import current_config
 from zeus_service.db import queries
+from zeus_service.db.tables import Trial
 from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, plot, run_filter
 from zeus_service.pages.overview import set_up_overview, whole
 from zeus_service.pages.session import require_writing, set_up_session
-from zeus_service.units import joules, runs, significant
+from zeus_service.savings.report import J_PER_KWH
+from zeus_service.units import energy, runs, significant
 
 pages = APIBlueprint(
     "pages",
@@ -49,18 +53,27 @@ set_up_session(pages)
 set_up_overview(pages)
 
 
+def price(trial: Trial) -> str:
+    """What a run's energy and GPU time cost in money; empty if no price is set."""
+    gpu_time_s = trial.time_s * trial.hardware.num_devices
+    value = savings_report.price(trial.energy_j / J_PER_KWH, gpu_time_s)
+    return "" if value is None else text.money(value, current_config().currency)
+
+
 def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
-    for shown in (runs, joules, text.saved_energy, text.seconds, significant,
+    for shown in (runs, energy, text.seconds, significant,
                   text.number, text.iso, text.utc, text.day, text.job_path, text.money,
-                  text.saved_share, text.words, text.host_load):  # fmt: skip
+                  text.saved_share, text.words, text.host_load, price):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
     environment.globals["baselines"] = reasons.baselines
     environment.globals["batch_size_rows"] = text.batch_size_rows
     environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
+    environment.globals["REMEDY"] = reasons.REMEDY
+    environment.globals["count_failures"] = reasons.count_failures
 
 
 pages.record_once(_set_up_templates)
@@ -95,6 +108,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "compared": [each.trial_number for each in queries.get_trials(job_id, _compared())],
             "filter_example": run_filter.EXAMPLE,
             "savings": savings,
+            "is_compared": _is_compared(shown["job"], savings),
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
             "titles": figures.FIGURES,
             "running": running,
@@ -194,15 +208,27 @@ def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
 
 def _job_values(job_id: str) -> dict[str, Any]:
     """What the templates of a job and of its trials show of the job."""
-    job = messages.Job.with_estimates(*optimizer.describe_job(job_id))
+    stored, state, next_choice = optimizer.describe_job(job_id)
+    job = messages.Job.with_estimates(stored, state, next_choice)
     hardware = [Hardware.of(vars(on)) for on in job.hardware]
     return {
         "job": job,
         "spec": job.spec,
+        "failures": stored.failures,
         "on_hardware": dict(zip(hardware, job.hardware, strict=True)),
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
         "colours": plot.batch_size_colours(job.spec),
     }
+
+
+def _is_compared(job: messages.Job, savings: JobSavings) -> bool:
+    """Whether savings compare something: another batch size has run, or another power limit."""
+    arms = [arm for on in job.hardware for arm in on.arms]
+    others = [arm for arm in arms if arm.pulls and arm.batch_size != job.spec.default_batch_size]
+    if savings.saved is None:
+        return False
+    share = text.saved_share(savings.saved.energy_j.estimate, savings.spent.energy_j)
+    return bool(others) or abs(share) >= 0.005
 
 
 # --- the file of trials --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The filter of a job's runs: words such as `cost>100kJ outcome:converged`."""
+"""The filter of a job's runs: words such as `cost>2.5kWh outcome:converged`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zeus_service.db import queries
-from zeus_service.units import JOULES
+from zeus_service.units import ENERGIES
 
-EXAMPLE = "cost>100kJ outcome:converged batch_size:512 since:2026-10-01"
-_COST = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(" + "|".join(JOULES) + ")?")
+EXAMPLE = "cost>2.5kWh outcome:converged batch_size:512 since:2026-10-01"
+_COST = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(" + "|".join(ENERGIES) + ")?")
 
 
 def parse(text: str) -> tuple[dict[str, Any], list[str]]:
@@ -29,7 +29,7 @@ def parse(text: str) -> tuple[dict[str, Any], list[str]]:
 def _parse(word: str) -> tuple[str, object]:
     name, _, value = word.replace(">", ":", 1).partition(":")
     if name == "cost" and (cost := _COST.fullmatch(value)):
-        return "above_cost", float(cost[1]) * JOULES[cost[2] or "J"]
+        return "above_cost", float(cost[1]) * ENERGIES[cost[2] or "Wh"]
     if name == "outcome" and value in (*queries.OUTCOMES, queries.RUNNING):
         return name, value
     if name == "batch_size" and re.fullmatch(r"[0-9]{1,9}", value):

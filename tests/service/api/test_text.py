@@ -14,15 +14,6 @@ from zeus_service.bandit.policy import ArmEstimate
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 J"), (123.4, "123 J"), (-9.0e4, "-25.0 Wh"), (3.6e6, "1.00 kWh"),
-     (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"), (None, shown.NONE)],
-)  # fmt: skip
-def test_what_was_saved_is_in_the_units_of_bills(value: float | None, text: str) -> None:
-    assert shown.saved_energy(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
     [(0, "0 s"), (1.234, "1.23 s"), (59.96, "60.0 s"), (61, "1.02 min"), (3600, "1.00 h"),
      (-4980, "-1.38 h"), (90000, "1.04 d"), (None, shown.NONE)],
 )  # fmt: skip
@@ -58,9 +49,9 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
     none = shown.NONE
     assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason=""), {32: 102.3}) == [
         (8, 0, none, none, none, none, "not tried"),
-        (16, 0, "150 J", "99.8 J to 217 J", none, "+50 %", "next"),
-        (32, 40, "100 J", "98.1 J to 102 J", "102 J", none, "best"),
-        (64, 2, "1.25 kJ", none, none, "+1,150 %", "missed the target"),
+        (16, 0, "150 J", "99.8 to 217 J", none, "+50 %", "next"),
+        (32, 40, "100 J", "98.1 to 102 J", "102 J", none, "best"),
+        (64, 2, "1,250 J", none, none, "+1,150 %", "missed the target"),
     ]
     assert shown.batch_size_rows(None, None, {}) == []
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from service.jobs import HARDWARE, spec
 from service.pages.plotted import job, on_hardware, row
@@ -12,7 +15,7 @@ from zeus_service.api.messages import Job, NextTrial
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.db.queries import POINTS
 from zeus_service.pages import cost_figures as figures
-from zeus_service.pages.plot import batch_size_colours, log_joule_axis
+from zeus_service.pages.plot import batch_size_colours, log_energy_axis
 
 
 def test_each_batch_size_has_a_colour_of_its_own() -> None:
@@ -20,6 +23,20 @@ def test_each_batch_size_has_a_colour_of_its_own() -> None:
     colours = batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
     assert len(set(colours.values())) == 128
     assert batch_size_colours(spec(batch_sizes=[32]))
+
+
+def oklab(colour: str) -> Any:
+    """Coordinates in which equal distances look alike (https://bottosson.github.io/posts/oklab)."""
+    to_cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]]
+    to_lab = [[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    rgb = [(int(colour[place : place + 2], 16) / 255) ** 2.2 for place in (1, 3, 5)]
+    return to_lab @ np.cbrt(to_cones @ np.array(rgb))
+
+
+def test_the_colours_of_ten_batch_sizes_look_unlike() -> None:
+    ten = batch_size_colours(spec(batch_sizes=list(range(1, 11)), default_batch_size=1))
+    coordinates = [oklab(colour) for colour in ten.values()]
+    assert min(math.dist(*pair) for pair in pairwise(coordinates)) > 0.075  # 0.047 for even hues
 
 
 def valley(job_shown: Job, rows: list[Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
@@ -39,7 +56,7 @@ def test_the_valley_has_the_costs_with_intervals_the_runs_and_the_stop_limit() -
     low, high = ArmEstimate(8, 1, 8e3, 800.0, "alive").interval or (0, 0)
     assert expected["error_y"]["array"][0] == pytest.approx(high - 8e3)
     assert expected["error_y"]["arrayminus"][0] == pytest.approx(8e3 - low)
-    assert expected["text"][0].strip() == "8.00 kJ"
+    assert [text.strip() for text in expected["text"]] == ["2.22 Wh", "", "8.89 Wh", "", ""]
     assert (traces["best"]["x"], traces["best"]["y"]) == ([8], [8e3])
     assert traces["early stopped"]["y"] == [None, 15e3]
     assert traces["early stopped"]["marker"]["symbol"] == ["x-thin-open", "x-thin-open"]
@@ -58,19 +75,20 @@ def test_what_lies_beyond_three_times_the_stop_limit_is_an_arrow() -> None:
     assert traces["beyond"]["x"] == [128]
     assert traces["beyond"]["y"] == [pytest.approx(high)]
     ticks = layout["yaxis"]["ticktext"]
-    assert {"100 J", "1 kJ", "10 kJ"} <= set(ticks)
+    assert {"0.1 Wh", "1 Wh", "10 Wh"} <= set(ticks)
 
 
 @pytest.mark.parametrize(
     ("window", "ticks"),
     [
-        ((60e3, 900e3), ["100 kJ", "200 kJ", "500 kJ"]),
-        ((60e3, 400e3), ["70 kJ", "100 kJ", "200 kJ", "300 kJ"]),
+        ((60 * 3600, 3240e3), ["100 Wh", "200 Wh", "500 Wh"]),
+        ((600 * 3600, 14.4e6), ["700 Wh", "1 kWh", "2 kWh", "3 kWh"]),
         ((0.5, 200.0), ["1 J", "10 J", "100 J"]),
+        ((400.0, 9000.0), ["0.2 Wh", "0.5 Wh", "1 Wh", "2 Wh"]),
     ],
 )
 def test_the_ticks_of_the_valley_are_round(window: tuple[float, float], ticks: list[str]) -> None:
-    axis = log_joule_axis("", window)
+    axis = log_energy_axis("", window)
     pairs = zip(axis["tickvals"], axis["ticktext"], strict=True)
     assert [text for value, text in pairs if window[0] <= value <= window[1]] == ticks
 
@@ -90,6 +108,26 @@ def test_the_title_of_the_valley_says_what_it_shows(
 ) -> None:
     shown = job(hardware=[on_hardware(best_batch_size=best, **changes)])
     assert figures.valley(shown, [])["title"] == title
+
+
+@pytest.mark.parametrize(
+    ("costs", "place"),
+    [
+        ({}, "bottom right"),  # the curve falls to 32 and rises after it
+        ({64: [95.0]}, "bottom left"),
+        ({64: [95.0, 106.0], 16: [95.0]}, "top left"),
+    ],
+)
+def test_a_label_lies_where_no_marker_does(costs: dict[int, list[float]], place: str) -> None:
+    means = (400.0, 160.0, 100.0, 250.0, 600.0)
+    arms = [
+        ArmEstimate(size, 1, mean, 1.0, "alive")
+        for size, mean in zip(spec().batch_sizes, means, strict=True)
+    ]
+    shown = job(hardware=[on_hardware(best_batch_size=32, arms=arms, cost_bound=None)])
+    rows = [row(batch_size=size, cost=cost) for size, each in costs.items() for cost in each]
+    traces, _, _ = valley(shown, rows)
+    assert traces["expected"]["textposition"][2] == place
 
 
 @pytest.mark.parametrize(("batch_size", "text"), [(16, "next"), (32, "default, next")])
@@ -115,7 +153,7 @@ def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs()
     note = figures.valley(two, rows)["note"]
     assert note == "On 1 \N{MULTIPLICATION SIGN} Other, the latest hardware."
     (trace,) = figures.costs(two, rows)["data"]
-    assert trace["y"] == [None, 9000.0, 100.0]
+    assert trace["y"] == [None, 9000.0 / 3600, 100.0 / 3600]
 
 
 def test_what_was_left_out_is_said() -> None:

@@ -46,7 +46,7 @@ def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
     ended = [(row(cost=10_000.0), ERA), (row(cost=9000.0, hardware=OTHER), ERA)]
     in_all = [spent(10_000.0, 1), spent(9000.0, 1, OTHER)]
     (curve,) = figures.regret(two, JobSavings.model_construct(hardware=in_all), ended)["data"]
-    assert curve["y"] == [2000.0, 10_500.0]
+    assert curve["y"] == [2000.0 / 3600, 10_500.0 / 3600]
 
 
 def test_regret_is_what_runs_cost_beyond_the_best() -> None:
@@ -58,7 +58,9 @@ def test_regret_is_what_runs_cost_beyond_the_best() -> None:
     earlier = 500.0  # of runs that are not drawn
     savings = JobSavings.model_construct(hardware=[spent(20_000.0 + earlier, 1)])
     figure = figures.regret(job(), savings, ended)
-    assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([1, 3], [10_500.0, 12_500.0])
+    curve = figure["data"][0]
+    assert (curve["x"], curve["y"]) == ([1, 3], [10_500.0 / 3600, 12_500.0 / 3600])
+    assert figure["layout"]["yaxis"]["ticksuffix"] == " Wh"
     assert figure["note"] == ""
     unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings, ended)
     assert unknown["data"] == []
@@ -75,7 +77,8 @@ def test_the_energy_saved_ends_with_what_was_saved_in_all_and_has_a_band(earlier
     earlier = earlier_j / 3600
     assert (line["x"], line["y"]) == ([3, 4], [earlier, earlier + 2.0])
     assert (low["y"], high["y"]) == ([earlier, earlier + 1.0], [earlier, earlier + 3.0])
-    assert figure["layout"]["yaxis"]["ticksuffix"] == "Wh"
+    assert line["hovertext"][-1].endswith(" Wh")
+    assert figure["layout"]["yaxis"]["ticksuffix"] == " Wh"
 
 
 def test_the_metric_of_a_run_in_flight_is_a_curve_below_its_target() -> None:

@@ -28,6 +28,21 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield service
 
 
+@pytest.fixture(scope="module")
+def failed_first(service: ServiceProcess) -> str:
+    """The address of a job whose first run failed, and whose second one did not."""
+    api = Api(service.url)
+    body = spec_json(job_id="failed-first", batch_sizes=[32])
+    assert api("POST", "/jobs", body).status_code == 201
+    path = "/jobs/failed-first/trials"
+    assert api("POST", path, START).ok
+    assert api("POST", f"{path}/1/reports", report(1, metric=0.1)).ok
+    assert api("PATCH", f"{path}/1", {"outcome": "diverged"}).ok
+    assert api("POST", path, START).ok
+    assert api("POST", f"{path}/2/reports", report(1, metric=0.95)).ok
+    return f"{service.url}/job/failed-first"
+
+
 def add_run(api: Api) -> int:
     """A run that converges; return its number."""
     number = int(api("POST", "/jobs/job/trials", START).json()["trial_number"])
@@ -107,16 +122,87 @@ def test_a_printed_figure_is_as_wide_as_its_card(service: ServiceProcess, open_p
 
 
 @pytest.mark.parametrize("width", [1024, 390])
-def test_no_table_of_a_job_is_cut_on_a_narrow_screen(
-    service: ServiceProcess, open_page: Open, width: int
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/trial/1"])
+def test_no_table_is_cut_on_a_narrow_screen(
+    service: ServiceProcess, open_page: Open, path: str, width: int
 ) -> None:
-    page = open_page(f"{service.url}{PATH}", viewport={"width": width, "height": 800})
+    page = open_page(f"{service.url}{path}", viewport={"width": width, "height": 800})
     cut = """() => [...document.querySelectorAll(".scroll")].filter((each) =>
         each.scrollWidth > each.clientWidth).map((each) => each.getAttribute("aria-label"))"""
     assert page.evaluate(cut) == []
-    row = page.locator("#rows tbody tr").first
+    row = page.locator("main").locator("#rows tbody tr, #trial > p").first
     expect(row).to_contain_text(re.compile(r"[A-Z][a-z]{2} \d+, \d{4}"))  # when it started
-    expect(page.locator("#rows thead")).to_be_visible(visible=width > 640)
+    expect(page.locator("thead").last).to_be_visible(visible=width > 640)
+
+
+def test_the_legend_shows_a_batch_size_as_a_circle_whatever_its_first_run_came_to(
+    failed_first: str, open_page: Open
+) -> None:
+    plot = figure(open_page(failed_first), "costs")
+    symbols = [each.get_attribute("d") for each in plot.locator(".legendpoints path").all()]
+    drawn = [each.get_attribute("d") for each in plot.locator("path.point").all()]
+    assert symbols
+    assert all(symbol.count("A") == 2 for symbol in symbols)  # two arcs
+    assert any("A" not in each for each in drawn)  # the run that failed
+
+
+def test_a_figure_fills_its_card_when_the_one_beside_it_is_empty(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    api = Api(service.url)
+    assert api("POST", "/jobs", spec_json(job_id="no-savings")).status_code == 201
+    assert api("POST", "/jobs/no-savings/trials", START).ok
+    assert api("PATCH", "/jobs/no-savings/trials/1", {"outcome": "diverged"}).ok
+    page = open_page(f"{service.url}/job/no-savings", viewport={"width": 1440, "height": 900})
+    plot = figure(page, "costs")
+    width = "(each) => [each.clientWidth, each.querySelector('.main-svg').clientWidth]"
+    card, drawing = plot.evaluate(width)
+    assert card == pytest.approx(drawing, abs=2)
+
+
+def test_what_a_single_run_has_saved_has_a_unit_ticks_and_a_band(
+    failed_first: str, open_page: Open
+) -> None:
+    plot = figure(open_page(failed_first), "saved")
+    ticks = plot.locator(".ytick text").all_text_contents()
+    assert ticks
+    assert all(re.fullmatch(r"[\d.\N{MINUS SIGN}]+ (J|Wh)", tick) for tick in ticks)
+    expect(plot.locator(".fills path")).to_have_count(1)
+
+
+def test_the_ticks_of_the_valley_ascend_and_have_units(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    plot = figure(open_page(f"{service.url}{PATH}"), "valley")
+    ticks = [tick.split() for tick in plot.locator(".ytick text").all_text_contents()]
+    joules = [float(number.replace(",", "")) * {"J": 1, "Wh": 3600}[unit] for number, unit in ticks]
+    assert len(joules) >= 2
+    assert joules == sorted(set(joules))
+
+
+def test_bars_of_progress_are_printed_filled(service: ServiceProcess, open_page: Open) -> None:
+    api = Api(service.url)
+    assert api("POST", "/jobs", spec_json(job_id="printed")).status_code == 201
+    assert api("POST", "/jobs/printed/trials", START).ok
+    assert api("POST", "/jobs/printed/trials/1/reports", report(4, metric=0.5)).ok
+    page = open_page(f"{service.url}/job/printed")
+    page.emulate_media(media="print")
+    bar = page.locator("progress").first
+    assert float(bar.get_attribute("value") or 0) > 0
+    style = "(each) => getComputedStyle(each).printColorAdjust"
+    assert bar.evaluate(style) == "exact"
+
+
+def test_the_keyboard_reaches_what_a_figure_shows(service: ServiceProcess, open_page: Open) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    box = page.locator(".figure", has=figure(page, "saved"))
+    box.locator("summary").focus()
+    page.keyboard.press("Enter")
+    rows = box.get_by_role("region").locator("tr")
+    expect(rows.first).to_have_text("runvalue")
+    expect(rows.last).to_have_text(re.compile(r"^saved\d+.* to .*J$"))
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.getAttribute('role')") == "region"
 
 
 def test_what_few_read_is_drawn_when_details_are_opened(
@@ -124,7 +210,7 @@ def test_what_few_read_is_drawn_when_details_are_opened(
 ) -> None:
     page = open_page(f"{service.url}{PATH}")
     expect(figure(page, "regret")).to_be_hidden()
-    page.locator("summary").press("Enter")
+    page.locator("#details > summary").press("Enter")
     expect(figure(page, "regret").locator(".xtitle")).to_have_text("run")
     expect(figure(page, "power")).to_be_hidden()  # there is nothing to draw
     expect(page.get_by_role("region", name="Specification")).to_contain_text("val_acc")

@@ -59,6 +59,7 @@ def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: Fla
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)
     assert "+25 % energy +30.0 min of training +500 Wh" in text_of(client, "/")
+    assert "Jobs that saved most" not in text_of(client, "/savings")
 
 
 def test_savings_are_unknown_until_a_run_with_the_default_has_converged(

@@ -19,13 +19,14 @@ from zeus_service.pages.run_filter import EXAMPLE, parse
     ("text", "found"),
     [
         ("", {}),
-        ("cost>100", {"above_cost": 100.0}),
-        ("cost>1.5MJ", {"above_cost": 1.5e6}),
+        ("cost>100", {"above_cost": 360e3}),
+        ("cost>1.5MWh", {"above_cost": 5.4e9}),
+        ("cost>40J", {"above_cost": 40.0}),
         ("outcome:running", {"outcome": "running"}),
         (
             EXAMPLE,
             {
-                "above_cost": 100e3,
+                "above_cost": 9e6,
                 "outcome": "converged",
                 "batch_size": 512,
                 "since": 1_790_812_800.0,  # 2026-10-01T00:00:00Z
@@ -39,7 +40,7 @@ def test_words_are_arguments_of_a_query(text: str, found: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     "word",
-    ["cost>", "cost>1e9", "cost>5Wh", "outcome:good", "batch_size:-1", "batch_size:²", "since:now",
+    ["cost>", "cost>1e9", "cost>5kJ", "outcome:good", "batch_size:-1", "batch_size:²", "since:now",
      "since:2026-02-31", "since:٢٠٢٦-10-01", "512", "cost", ":"],
 )  # fmt: skip
 def test_a_word_that_makes_no_sense_is_returned(word: str) -> None:
@@ -60,13 +61,13 @@ def test_the_page_lists_the_runs_that_all_words_fit(app: Flask) -> None:
         return [int(number) for number in re.findall(r'aria-label="Compare run (\d+)"', page)]
 
     assert listed("") == [4, 3, 2, 1]
-    assert listed("cost>0.4kJ") == [3, 2]
-    assert listed("cost>0.4kJ outcome:running") == []
+    assert listed("cost>0.1Wh") == [3, 2]
+    assert listed("cost>400J outcome:running") == []
     assert listed("outcome:converged since:2020-01-01") == [3, 2, 1]
     assert listed("since:9999-01-01") == []
     assert listed(f"batch_size:{optimizer.get_trial('job', 4).batch_size} outcome:running") == [4]
     page = client.get("/job/job?q=cheap").text
-    assert "Not a filter, so ignored: cheap. Use words such as cost&gt;100kJ" in page
+    assert "Not a filter, so ignored: cheap. Use words such as cost&gt;2.5kWh" in page
 
 
 @given(st.text() | st.lists(st.sampled_from(["cost>", "since:", "1", "J", "-", " "])).map("".join))

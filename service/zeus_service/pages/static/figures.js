@@ -49,6 +49,10 @@ const zeusFigures = (() => {
     if (figure.title) box.querySelector("h2").textContent = figure.title;
     box.classList.toggle("empty", figure.data.length === 0);
     box.classList.toggle("tall", figure.layout.grid?.rows > 1);
+    const table = box.querySelector("details");
+    table.hidden = false;
+    table.ontoggle = () => { if (table.open) fill(table.querySelector(".scroll"), figure); };
+    table.ontoggle();
     place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
     if (figure.data.length === 0) {
       Plotly.purge(place);
@@ -63,6 +67,27 @@ const zeusFigures = (() => {
       const number = event.points[0].customdata; // of a run, on its job's page
       if (number !== undefined) location.assign(`${location.pathname}/trial/${number}`);
     });
+  }
+
+  // What a figure shows, as a table that the keyboard reaches.
+  function fill(region, { data, layout }) {
+    const table = document.createElement("table");
+    const addRow = (parent, kind, texts) => {
+      const row = parent.appendChild(document.createElement("tr"));
+      for (const text of texts) row.appendChild(document.createElement(kind)).textContent = text;
+    };
+    addRow(table.createTHead(), "th", ["", layout.xaxis.title.text, "value"]);
+    const body = table.createTBody();
+    for (const trace of data.filter((each) => each.hoverinfo !== "skip")) {
+      const { title, ticksuffix = "" } = layout[`yaxis${(trace.yaxis ?? "y").slice(1)}`];
+      const name = data.some((each) => each.yaxis) ? `${trace.name}: ${title.text}` : trace.name;
+      trace.x.forEach((x, index) => {
+        const number = trace.y[index];
+        if (number === null) return;
+        addRow(body, "td", [name, x, trace.hovertext?.[index] ?? `${Number(number.toPrecision(4))}${ticksuffix}`]);
+      });
+    }
+    region.replaceChildren(table);
   }
 
   // A printed page is narrower: with a box of its own, a drawing is made smaller, not cut.

@@ -88,10 +88,11 @@ async function refreshFigures() {
 }
 
 function drawFigures(places) {
-  for (const place of places) {
-    const answer = answers.get(place.dataset.from);
-    if (answer && !place.closest("details:not([open])")) zeusFigures.draw(place, answer.figures[place.dataset.figure]);
-  }
+  const figureOf = (place) => answers.get(place.dataset.from)?.figures[place.dataset.figure];
+  const shown = [...places].filter((place) => figureOf(place) && !place.closest("details:not([open])"));
+  // Those without data first: they leave their space to the others.
+  shown.sort((one, other) => Math.sign(figureOf(one).data.length) - Math.sign(figureOf(other).data.length));
+  for (const place of shown) zeusFigures.draw(place, figureOf(place));
 }
 
 for (const details of document.querySelectorAll("details")) {
