@@ -68,11 +68,15 @@ class Try:
         """Whether it reached the target, or as a baseline its own end."""
         return self.outcome in ("converged", "completed")
 
+    @property
+    def ending(self) -> str:
+        """How it ended, as the predicate of a sentence."""
+        if self.result == "failed" and self.outcome in FAILED:
+            return f"ended as {self.outcome}"
+        if self.exit_code < 0:
+            return f"was killed by signal {-self.exit_code}"
+        return f"ended with exit status {self.exit_code}"
+
     def __str__(self) -> str:
         """The try and its end, for what stopped the driver."""
-        which = f"recurrence {self.recurrence}, try {self.attempt}"
-        if self.result == "failed" and self.outcome in FAILED:
-            return f"{which} ended as {self.outcome}"
-        if self.exit_code < 0:
-            return f"{which} was killed by signal {-self.exit_code}"
-        return f"{which} ended with exit status {self.exit_code}"
+        return f"recurrence {self.recurrence}, try {self.attempt} {self.ending}"

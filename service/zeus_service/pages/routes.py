@@ -25,7 +25,7 @@ from jinja2 import StrictUndefined
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
-from zeus_service.api.savings_messages import JobSavings
+from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit import reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
