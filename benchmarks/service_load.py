@@ -159,8 +159,8 @@ def generate(port: int, job_ids: list[str], seconds: float, trials: int, reports
     return load
 
 
-def apart(*arguments: Any) -> Load:
-    """The same in a process of its own."""
+def in_a_process(*arguments: Any) -> Load:
+    """Generate the load in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(generate, arguments)
 
@@ -322,7 +322,7 @@ def _throughput(services: dict[str, Service], distance_ms: float, given: Namespa
             for name in sorted(services, reverse=bool(number % 2)):
                 began = services[name].workers_cpu_seconds()
                 arguments = (services[name].port, ids[name], given.seconds, sys.maxsize, REPORTS)
-                load = apart(*arguments)
+                load = in_a_process(*arguments)
                 load.workers_cpu_seconds = services[name].workers_cpu_seconds() - began
                 rounds[name].append(_figures(load))
         for name, figures in rounds.items():
@@ -352,7 +352,7 @@ def _figures(load: Load) -> list[float]:
 def _long_history(port: int, given: Namespace, console: Console) -> None:
     short, long = register(port, 2)
     generate(port, [short], 1e9, 10, 1)
-    apart(port, [long] * given.clients, 1e9, given.trials, 1)
+    in_a_process(port, [long] * given.clients, 1e9, given.trials, 1)
     pairs = [(report_on(port, short, 200), report_on(port, long, 200)) for _ in range(7)]
     few = [statistics.median(pair[0]) for pair in pairs]
     many = [statistics.median(pair[1]) for pair in pairs]

@@ -216,7 +216,7 @@ def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
         if job_id is None:
             found = savings_report.of_all_jobs(weeks=weeks)
         else:
-            found = savings_report.of_job(job_id, weeks=weeks)
+            found = savings_report.job_savings(job_id, weeks=weeks)
     if as_json:
         _print_json(found.model_dump(mode="json"))
         return

@@ -135,7 +135,7 @@ class Savings(Message):
 
 
 @use_case(read_only=True)
-def of_job(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
+def job_savings(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
     """Return what a job has saved, in all and in its latest weeks.
 
     Args:
@@ -146,18 +146,18 @@ def of_job(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
     Raises:
         NotFound: No such job.
     """
-    return _of_job(session, jobs.get(session, job_id), weeks)
+    return _job_savings(session, jobs.get(session, job_id), weeks)
 
 
 @use_case(read_only=True)
-def of_largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings]]:
+def largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings]]:
     """Return the jobs that have saved most energy, and the joules that each has spent for it."""
     query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j > 0)
     query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
-    return [(job.spent_energy_j, _of_job(session, job, 0)) for job in session.scalars(query)]
+    return [(job.spent_energy_j, _job_savings(session, job, 0)) for job in session.scalars(query)]
 
 
-def _of_job(session: Session, job: Job, weeks: int) -> JobSavings:
+def _job_savings(session: Session, job: Job, weeks: int) -> JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
     known = saved(spec, eras)
     return JobSavings(
@@ -194,7 +194,7 @@ def _on_hardware(
 
 @use_case(read_only=True)
 def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> Savings:
-    """Return what all jobs have saved together, and in the latest weeks; see `of_job`."""
+    """Return what all jobs have saved together, and in the latest weeks; see `job_savings`."""
     totals = savings.totals(session)
     all_jobs = sum(each.jobs for each in totals)
     return Savings(

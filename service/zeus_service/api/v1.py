@@ -228,7 +228,7 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 @v1.output(savings_report.JobSavings)
 def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
     """Show what a job has saved against its default batch size."""
-    return savings_report.of_job(job_id, weeks=query_data.weeks)
+    return savings_report.job_savings(job_id, weeks=query_data.weeks)
 
 
 @v1.get("/savings")

@@ -228,14 +228,14 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
 @use_case(read_only=True)
 def count_running(session: Session, job_id: str) -> int:
     """Count a job's running trials."""
-    query = select(func.count()).where(_of_job(Trial, job_id), Trial.outcome.is_(None))
+    query = select(func.count()).where(_in_job(Trial, job_id), Trial.outcome.is_(None))
     return session.scalar(query) or 0
 
 
 @use_case(read_only=True)
 def mean_costs(session: Session, job_id: str, hardware: Hardware) -> dict[int, float]:
     """Read the mean cost, in joules, of the trials of each batch size that converged there."""
-    query = select(Trial.batch_size, func.avg(Trial.cost)).where(_of_job(Trial, job_id))
+    query = select(Trial.batch_size, func.avg(Trial.cost)).where(_in_job(Trial, job_id))
     query = query.where(Trial.outcome == "converged", Trial.hardware == hardware)
     means: dict[int, float] = dict(session.execute(query.group_by(Trial.batch_size)).all())
     return means
@@ -244,7 +244,7 @@ def mean_costs(session: Session, job_id: str, hardware: Hardware) -> dict[int, f
 @use_case(read_only=True)
 def count_controls(session: Session, job_id: str) -> int:
     """Count a job's control trials, baselines included."""
-    query = select(func.count()).where(_of_job(Trial, job_id), Trial.why.in_(UNBOUNDED))
+    query = select(func.count()).where(_in_job(Trial, job_id), Trial.why.in_(UNBOUNDED))
     return session.scalar(query) or 0
 
 
@@ -270,7 +270,7 @@ def list_trials(
         since: In Unix seconds; they were started then or later.
         upto: Their largest number.
     """
-    query = select(Trial).where(_of_job(Trial, job_id))
+    query = select(Trial).where(_in_job(Trial, job_id))
     if outcome is not None:
         query = query.where(Trial.outcome == (None if outcome == RUNNING else outcome))
     if batch_size is not None:
@@ -291,14 +291,14 @@ def list_reports(session: Session, job_id: str, trial_number: int, upto: int | N
 @use_case(read_only=True)
 def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Trial, bool]:
     """Read a trial that exists, and whether its lease has not expired: `has_lease`."""
-    query = select(Trial, _HAS_LEASE).where(_of_job(Trial, job_id), _number == trial_number)
+    query = select(Trial, _HAS_LEASE).where(_in_job(Trial, job_id), _number == trial_number)
     return session.execute(query).one()
 
 
 @use_case(read_only=True)
 def get_trials(session: Session, job_id: str, numbers: Sequence[int]) -> Sequence[Trial]:
     """Read those trials of a job that exist, by their numbers, descending."""
-    query = select(Trial).where(_of_job(Trial, job_id), _number.in_(numbers))
+    query = select(Trial).where(_in_job(Trial, job_id), _number.in_(numbers))
     return session.scalars(query.order_by(_number.desc())).all()
 
 
@@ -316,7 +316,7 @@ def latest_trials(session: Session, job_id: str) -> Sequence[Row[Trial, Era | No
     """
     has_trained = and_(Trial.outcome.is_not(None), Trial.outcome != "withdrawn")
     of_trial = and_(Era.job_key == Trial.job_key, Era.era == Trial.era)
-    query = select(Trial, Era).outerjoin(Era, of_trial).where(_of_job(Trial, job_id), has_trained)
+    query = select(Trial, Era).outerjoin(Era, of_trial).where(_in_job(Trial, job_id), has_trained)
     return session.execute(query.order_by(_number.desc()).limit(POINTS)).all()[::-1]
 
 
@@ -351,7 +351,7 @@ def make_signing_key(session: Session) -> str:
     return found.value
 
 
-def _of_job(table: type[Trial | Report], job_id: str) -> sa.ColumnElement[bool]:
+def _in_job(table: type[Trial | Report], job_id: str) -> sa.ColumnElement[bool]:
     key = select(Job.key).where(Job.job_id == job_id).scalar_subquery()
     is_mine: sa.ColumnElement[bool] = table.job_key == key
     return is_mine
@@ -361,14 +361,14 @@ def _latest_running(job_id: str, *columns: Any) -> sa.Select[Any]:
     # By their start: to order them by number, SQLite would read all trials of the job.
     return (
         select(*columns)
-        .where(_of_job(Trial, job_id), Trial.outcome.is_(None))
+        .where(_in_job(Trial, job_id), Trial.outcome.is_(None))
         .order_by(Trial.started_at.desc(), _number.desc())
         .limit(RUNNING_SHOWN)
     )
 
 
 def _reports(job_id: str, trial_number: int) -> sa.Select[Report]:
-    return select(Report).where(_of_job(Report, job_id), Report.trial_number == trial_number)
+    return select(Report).where(_in_job(Report, job_id), Report.trial_number == trial_number)
 
 
 def _page(

@@ -60,7 +60,7 @@ def savings_page() -> ResponseReturnValue:
             "energy": bars([each.energy_j for each in amounts]),
             "time": bars([each.time_s for each in amounts]),
             "money": bars([each.money for each in amounts if each.money]),
-            "top": savings_report.of_largest_savers(TOP),
+            "top": savings_report.largest_savers(TOP),
         }
 
     return answers.page("savings.html", queries.list_version(), values)
@@ -104,11 +104,11 @@ def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
         state=next((known for known in queries.JOB_STATES if known == state), None),
         sort=sort if sort in queries.SORTS else queries.JobQuery.sort,
         descending=given.get("order", "asc" if sort == "job" else "desc") != "asc",
-        page=whole(given, "page") or 1,
+        page=positive_int(given, "page") or 1,
     )
 
 
-def whole(given: MultiDict[str, str], name: str) -> int | None:
+def positive_int(given: MultiDict[str, str], name: str) -> int | None:
     """A positive number that every database takes, or None."""
     text = given.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INTEGER))):

@@ -34,7 +34,7 @@ from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, plot, run_filter
-from zeus_service.pages.overview import set_up_overview, whole
+from zeus_service.pages.overview import positive_int, set_up_overview
 from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.savings.report import J_PER_KWH
 from zeus_service.units import energy, runs, significant
@@ -95,9 +95,9 @@ def job_page(job_id: str) -> ResponseReturnValue:
     version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
-        typed, upto = request.args.get("q", "")[:PORTION], whole(request.args, "upto")
+        typed, upto = request.args.get("q", "")[:PORTION], positive_int(request.args, "upto")
         filtered, unknown = run_filter.parse(typed)
-        savings = savings_report.of_job(job_id, weeks=0)
+        savings = savings_report.job_savings(job_id, weeks=0)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id)
         hardware = list(shown["on_hardware"])
@@ -186,7 +186,7 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
     """A trial."""
 
     def values() -> dict[str, Any]:
-        upto = whole(request.args, "upto")
+        upto = positive_int(request.args, "upto")
         trial, has_lease = queries.get_trial(job_id, trial_number)
         return {
             **_job_values(job_id),

@@ -86,7 +86,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     report(start(), 40.0)
     report(failed := start(), 30.0)
     end(failed, "errored")
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert found.recurrences == 2
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
     (here,) = found.hardware
@@ -107,12 +107,12 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
 
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
-    empty = savings.of_job("job")
+    empty = savings.job_savings("job")
     assert empty.saved is None
     assert [(each.expected, each.basis) for each in empty.hardware] == [(None, None)]
     report(number := start(), 30.0)
     end(number, "errored")
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert found.saved is None
     assert found.spent.energy_j == 30.0
     assert (of_all().jobs, of_all().unknown) == (1, 1)
@@ -126,9 +126,9 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     with transaction() as session:
         session.execute(update(Trial).values(lease_expires_at=1.0))
     start()
-    assert savings.of_job("job").spent.energy_j == 140.0
+    assert savings.job_savings("job").spent.energy_j == 140.0
     report(lost, 100.0, sequence=2)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
@@ -139,7 +139,7 @@ def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
     for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
         days_ago(converge(energy_j), 7 * (4 - age))
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert len(found.weeks) == 4
     assert {date.fromisoformat(week.week).weekday() for week in found.weeks} == {0}
     assert found.saved is not None
@@ -157,7 +157,7 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
         converge(100.0, job_id)
         converge(60.0, job_id)
     register("unknown")
-    each = [savings.of_job(job_id).saved for job_id in "abc"]
+    each = [savings.job_savings(job_id).saved for job_id in "abc"]
     errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
     found = of_all()
     assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
@@ -211,7 +211,7 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
     end(number, "errored")
     assert of_all().weeks == []  # nothing is expected yet
     register(monitor="val_loss", hardware=ESTIMATING)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert (found.spent.energy_j, found.weeks, found.estimated) == (0.0, [], True)
     assert optimizer.get_job("job").estimated
 
@@ -220,21 +220,21 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     register()
     power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
     converge(120.0, power_limit_w=300.0, default_power_limit_w=300.0)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
     number = start()
     report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
     assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert found.hardware[0].expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
     assert found.hardware[0].expected.energy_j.estimate == pytest.approx(120.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(20.0)
     power_profiles.put("job", profile(batch_size=64))
-    assert savings.of_job("job") == found
+    assert savings.job_savings("job") == found
 
 
 def test_a_dead_meter_saves_nothing(app: Flask) -> None:
@@ -243,7 +243,7 @@ def test_a_dead_meter_saves_nothing(app: Flask) -> None:
         converge(10_000.0)
     for _ in range(20):
         converge(0.0)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert found.recurrences == 5
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0, abs=1e-6)
@@ -258,10 +258,10 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     end(revived)
     while optimizer.get_trial("job", (last := converge(300.0))).era == 1:
         pass  # until the job counts as changed
-    before = savings.of_job("job")
+    before = savings.job_savings("job")
     assert before.saved is not None
     report(revived, 41.0, sequence=3)
-    after = savings.of_job("job")
+    after = savings.job_savings("job")
     assert after.spent.energy_j == pytest.approx(before.spent.energy_j + 1.0)
     assert optimizer.get_trial("job", last).era == 2
     assert optimizer.get_trial("job", revived).era == 2
@@ -273,9 +273,9 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     register()
     for energy_j in (90.0, 120.0, 99.0):
         converge(energy_j)
-    of_job = savings.of_job("job")
-    assert of_job.saved is not None
-    energy = of_job.saved.energy_j
+    found = savings.job_savings("job")
+    assert found.saved is not None
+    energy = found.saved.energy_j
     low, high, line = (trace["y"] for trace in figures.draw_job("job")["saved"]["data"])
     assert [low[0], high[0], line[0]] == pytest.approx([0.0] * 3, abs=1e-9)
     ends = [each[-1] for each in (low, high, line)]
@@ -288,7 +288,7 @@ def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> Non
     for hardware, energy_j in path:
         number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
         report(number, energy_j, sequence=2)
-    found = savings.of_job("job")
+    found = savings.job_savings("job")
     assert [each.device_model for each in found.hardware] == ["Fake GPU", "Other GPU"]
     assert [each.recurrences for each in found.hardware] == [3, 2]
     assert [each.spent.energy_j for each in found.hardware] == [282.0, 540.0]
@@ -310,4 +310,4 @@ def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(a
         number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
         report(number, 100.0, sequence=2)
     assert [(part.estimated, part.jobs) for part in of_all().by_meter] == [(True, 1)]
-    assert [each.estimated for each in savings.of_job("job").hardware] == [True, False]
+    assert [each.estimated for each in savings.job_savings("job").hardware] == [True, False]
