@@ -22,6 +22,8 @@ TARGET = 0.92
 GPU_MODEL = "NVIDIA A100-SXM4-40GB"
 SCALE = 40.0
 """How much longer an epoch takes than one of the synthetic workload: runs take hours."""
+IN_FLIGHT_S = 2.5 * 3600
+"""How long ago the runs in flight started."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Sample:
 
 
 SAMPLES = (
-    Sample("ads-ranking-nightly", 20, 45, running=True),
+    Sample("ads-ranking-nightly", 20, 40, running=True),
     Sample("churn-forecast", 2001, 38),
     Sample("digits-cpu", 2002, 24, meter="cpu-estimate"),
     Sample("fraud-graph", 2003, 31, days_ago=0.6),
@@ -103,10 +105,9 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: Simple
             if outcome == "converged":
                 break
     if sample.running:
-        clock.time = lambda: now - 6.5 * 3600
+        clock.time = lambda: now - IN_FLIGHT_S
         answer = client.post(trials, json={"hardware": hardware})
-        clock.time = lambda: now - 20
-        _run(client, trials, answer.json, workload, rng, sample, clock, upto=0.7)
+        _run(client, trials, answer.json, workload, rng, sample, clock, within_s=IN_FLIGHT_S)
     for batch_size in workload.settings:
         _put_profile(
             client, f"{jobs}/{sample.job_id}/power-profiles/{batch_size}", workload, batch_size
@@ -121,7 +122,7 @@ def _run(
     rng: np.random.Generator,
     sample: Sample,
     clock: SimpleNamespace,
-    upto: float = math.inf,
+    within_s: float = math.inf,
 ) -> tuple[str | None, float]:
     """Report epoch by epoch until the service stops the run; its outcome, and its seconds."""
     setting = workload.settings[int(str(started["batch_size"]))]
@@ -136,10 +137,9 @@ def _run(
         metric = 1 - math.exp(-rate * epoch) + 0.004 * rng.standard_normal()
         metric = max(metric, TARGET) if epoch >= target else min(metric, TARGET - 0.002)
         spent_s = SCALE * epoch * price.epoch.time_s
-        if not math.isfinite(upto):
-            clock.time = lambda at=begun + spent_s: at
-        elif epoch > upto * target:
+        if spent_s > within_s:
             return None, spent_s
+        clock.time = lambda at=begun + spent_s: at
         answer = client.post(
             f"{trials}/{started['trial_number']}/reports?generation={started['generation']}",
             json={

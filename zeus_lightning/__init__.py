@@ -18,11 +18,11 @@ from zeus_lightning.version import __version__
 
 if TYPE_CHECKING:
     from zeus_lightning.bso import ZeusBSOCallback
-    from zeus_lightning.energy import ZeusEnergyCallback
+    from zeus_lightning.energy_callback import ZeusEnergyCallback
+    from zeus_lightning.fit_again import fit
     from zeus_lightning.power_limit import ZeusPowerLimitCallback
     from zeus_lightning.power_loop import PowerLimit
     from zeus_lightning.recurrence import Recurrence
-    from zeus_lightning.retry import fit
 
 __all__ = [
     "PowerLimit",

@@ -1,6 +1,6 @@
 """The six figures of a job, as Plotly's JSON.
 
-Those of what runs cost are in `cost_figures`. The others are pure functions of what the database
+That of costs over the batch size is in `valley`. The others are pure functions of what the database
 returned; `draw_job` reads it. The page's script adds what all figures have in common, and the
 colours of text and grid, which depend on whether the page is dark.
 """
@@ -21,9 +21,10 @@ from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Era, Report, Trial
-from zeus_service.pages import cost_figures, plot
+from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import energy, significant
+from zeus_service.pages.valley import OUTCOMES, runs_drawn, valley
+from zeus_service.units import energy, runs, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -54,8 +55,8 @@ def draw_job(job_id: str) -> dict[str, Figure]:
     ended, savings = queries.latest_trials(job_id), savings_report.job_savings(job_id, weeks=0)
     trials = [trial for trial, _ in ended]
     return {
-        "valley": cost_figures.valley(job, trials),
-        "costs": cost_figures.costs(job, trials),
+        "valley": valley(job, trials),
+        "costs": costs(job, trials),
         "regret": regret(job, savings, ended),
         "saved": saved(savings, ended),
         "power": power(job.spec, power_profiles.list_profiles(job_id)),
@@ -76,6 +77,24 @@ def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
     return compare(spec, list(zip(trials, reports, strict=False)))
 
 
+def costs(job: Job, trials: Sequence[Trial]) -> Figure:
+    """Plot the cost of each run in order, coloured by batch size."""
+    colours, traces = plot.batch_size_colours(job.spec), []
+    for batch_size in sorted({trial.batch_size for trial in trials}):
+        found = [trial for trial in trials if trial.batch_size == batch_size]
+        symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
+        x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
+        traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
+    layout = {
+        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
+        "yaxis": plot.energy_axis("cost", traces),
+        "legend": {"title": {"text": "batch size"}},
+        "showlegend": True,
+    }
+    note = runs_drawn(job, trials)
+    return {"data": traces, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
+
+
 def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
     """Plot what the runs cost beyond the best batch size's expected cost, summed over them.
 
@@ -84,11 +103,11 @@ def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]
     """
     best = {Hardware.of(vars(on)): on.arm(on.best_batch_size) for on in job.hardware}
     means = {hardware: arm.mean for hardware, arm in best.items() if arm and arm.mean is not None}
-    runs = [trial for trial, era in ended if era and trial.hardware in means]
-    if not runs:
+    drawn = [trial for trial, era in ended if era and trial.hardware in means]
+    if not drawn:
         return plot.empty("The best batch size is not known yet.")
-    numbers = [trial.trial_number for trial in runs]
-    parts = [trial.cost - (trial.outcome == "converged") * means[trial.hardware] for trial in runs]
+    numbers = [trial.trial_number for trial in drawn]
+    parts = [trial.cost - (trial.outcome == "converged") * means[trial.hardware] for trial in drawn]
     there = [(each, means.get(Hardware.of(vars(each)))) for each in savings.hardware]
     total = sum(each.spent.cost - each.recurrences * mean for each, mean in there if mean)
     _, *sums = accumulate(parts, initial=total - sum(parts))
@@ -111,16 +130,16 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
     The latest runs are drawn, and the curve ends with the sum over all. Errors add up, since they
     have a common cause: what a run of the default is expected to take.
     """
-    runs = [
+    drawn = [
         (trial, era.expected_energy_j, era.expected_energy_j_error or 0.0)
         for trial, era in ended
         if era and era.expected_energy_j is not None
     ]
-    if not runs or savings.saved is None:
+    if not drawn or savings.saved is None:
         return plot.empty("What a run of the default batch size takes is not known yet.")
     in_all = savings.saved.energy_j
     parts, errors = [], []
-    for trial, expected_j, error_j in runs:
+    for trial, expected_j, error_j in drawn:
         counts = trial.outcome == "converged"
         parts.append(counts * expected_j - trial.energy_j)
         errors.append(counts * error_j)
@@ -130,7 +149,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)],
         [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)],
     )
-    numbers = [runs[0][0].trial_number - 1, *(trial.trial_number for trial, *_ in runs)]
+    numbers = [drawn[0][0].trial_number - 1, *(trial.trial_number for trial, *_ in drawn)]
     low, high = (
         {"x": numbers, "y": end, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
         for end in ends

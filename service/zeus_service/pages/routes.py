@@ -60,6 +60,15 @@ def price(trial: Trial) -> str:
     return "" if value is None else text.money(value, current_config().currency)
 
 
+def priced() -> str:
+    """What amounts of money are for, by the prices that are set."""
+    prices = {
+        "energy": current_config().price_per_kwh,
+        "GPU time": current_config().price_per_gpu_hour,
+    }
+    return " and ".join(name for name, price in prices.items() if price is not None)
+
+
 def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
@@ -69,6 +78,7 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
                   text.saved_share, text.words, text.host_load, price):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
+    environment.globals["priced"] = priced
     environment.globals["baselines"] = reasons.baselines
     environment.globals["batch_size_rows"] = text.batch_size_rows
     environment.globals["BATCH_SIZES"] = text.BATCH_SIZES

@@ -48,7 +48,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
             "\N{MINUS SIGN}38 % energy \N{MINUS SIGN}3.00 h of training \N{MINUS SIGN}3.00 kWh"
             in text
         )
-        assert "EUR 1.50 saved · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
+        assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
         assert "known for 1 of 2 jobs" in text
         assert re.search(r"Against the default batch sizes, since \d+ \w{3} 20\d\d", text)
     set_config(client)

@@ -1,4 +1,4 @@
-"""The figures of what runs cost: over the batch size, and in order."""
+"""The valley: what runs cost over the batch size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import energy, runs
+from zeus_service.units import energy
 
 OUTCOMES = {
     "converged": (GREEN, "circle"),
@@ -43,7 +43,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     They are of the latest hardware: costs on different hardware are not compared.
     """
     if not job.hardware:
-        return plot.empty(_runs_drawn(job, trials))
+        return plot.empty(runs_drawn(job, trials))
     on, sizes = job.hardware[-1], job.spec.batch_sizes
     hardware = Hardware.of(vars(on))
     runs_there = [trial for trial in trials if trial.hardware == hardware]
@@ -66,7 +66,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
         "shapes": lines,
         "showlegend": True,
     }
-    note = _runs_drawn(job, trials)
+    note = runs_drawn(job, trials)
     if len(job.hardware) > 1:
         note = f"On {hardware_names(job.hardware)[-1]}, the latest hardware. {note}".strip()
     summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
@@ -152,25 +152,8 @@ def _finding(spec: JobSpec, on: OnHardware) -> str:
     return f"{best.batch_size} costs least so far"
 
 
-def costs(job: Job, trials: Sequence[Trial]) -> Figure:
-    """Plot the cost of each run in order, coloured by batch size."""
-    colours, traces = plot.batch_size_colours(job.spec), []
-    for batch_size in sorted({trial.batch_size for trial in trials}):
-        found = [trial for trial in trials if trial.batch_size == batch_size]
-        symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
-        x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
-        traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
-    layout = {
-        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
-        "yaxis": plot.energy_axis("cost", traces),
-        "legend": {"title": {"text": "batch size"}},
-        "showlegend": True,
-    }
-    note = _runs_drawn(job, trials)
-    return {"data": traces, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
-
-
-def _runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
+def runs_drawn(job: Job, trials: Sequence[Trial]) -> str:
+    """Say whether a figure has all of a job's runs; empty if it has."""
     if not trials:
         return "No run has ended yet."
     # Runs that are in flight or were withdrawn are among the job's trials, but not drawn.

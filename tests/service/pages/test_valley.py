@@ -14,7 +14,7 @@ from service.pages.plotted import job, on_hardware, row
 from zeus_service.api.messages import Job, NextTrial
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.db.queries import POINTS
-from zeus_service.pages import cost_figures as figures
+from zeus_service.pages import figures
 from zeus_service.pages.plot import batch_size_colours, log_energy_axis
 
 
