@@ -93,15 +93,16 @@ def _fill(client: FlaskClient, sample: Sample, workload: Workload, clock: Simple
     hardware = {**asdict(workload.hardware), "meter": sample.meter}
     hardware |= {"device_model": GPU_MODEL, "estimated": "estimate" in sample.meter}
     rng = np.random.default_rng(sample.seed)
+    ended = first
     for run in range(sample.runs):
-        start = now - (sample.days_ago + sample.runs - run) * DAY_S
+        start = max(ended, now - (sample.days_ago + sample.runs - run) * DAY_S)
         for _ in range(8):  # failed tries and the one that converges
             clock.time = lambda at=start: at
             answer = client.post(trials, json={"hardware": hardware})
             if answer.status_code != 201:
                 return
             outcome, spent_s = _run(client, trials, answer.json, workload, rng, sample, clock)
-            start += spent_s + 600
+            start = ended = start + spent_s + 600
             if outcome == "converged":
                 break
     if sample.running:

@@ -214,7 +214,7 @@ def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
     with _database():
         found: JobSavings | Savings
         if job_id is None:
-            found = savings_report.of_all_jobs(weeks=weeks)
+            found = savings_report.all_savings(weeks=weeks)
         else:
             found = savings_report.job_savings(job_id, weeks=weeks)
     if as_json:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
@@ -152,8 +152,9 @@ def report(
         cost_bound=cost_bound,
         is_baseline=trial.why == "baseline",
     )
-    if decision.outcome == "early_stopped" and given.host_load:
-        reason = decision.reason + _busier_than_usual(session, trial, given.host_load)
+    if decision.outcome == "early_stopped":
+        usual = jobs.usual_host_load(session, trial)
+        reason = decision.reason + stopping.busy_host(given.host_load, usual)
         decision = decision.model_copy(update={"reason": reason})
     if trial.outcome is not None:
         revive(session, job, spec, trial)
@@ -357,15 +358,6 @@ def _choose(
         )
         first = next((trial for trial in own if trial.batch_size in usable), None)
         return None if first is None else Choice(first.batch_size, "fallback")
-
-
-def _busier_than_usual(session: Session, trial: Trial, host_load: float) -> str:
-    """What to add to a reason if the host was over twice as busy as in the job's other runs."""
-    others = (Trial.job_key == trial.job_key, Trial.trial_number != trial.trial_number)
-    usual = session.scalar(select(func.avg(Trial.host_load)).where(*others))
-    if usual is None or host_load <= 2 * usual:
-        return ""
-    return f"; the host's load per core was {host_load:.1f}, and {usual:.1f} in the other runs"
 
 
 def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Decision:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from service.db.races import just_before
+from service.db.races import just_before, on_servers
 from service.jobs import register, report
 from sqlalchemy import event, func, insert, select, update
 from zeus_service import maintenance, optimizer
@@ -210,6 +210,20 @@ def test_a_start_need_not_wait_for_a_rebuild(app: Flask) -> None:
     assert trial_numbers() == [1, 2, 3, 4]
     assert maintenance.rebuild("job")
     assert "another" not in optimizer.get_job("job").state
+
+
+@on_servers  # SQLite reads a snapshot
+def test_a_job_that_is_registered_again_while_it_is_read_has_its_own_state(app: Flask) -> None:
+    register()
+    number = optimizer.start_trial("job")[1].trial_number
+    optimizer.end_trial("job", number, "withdrawn")
+
+    def register_again() -> None:
+        register(batch_sizes=[2, 4], default_batch_size=2)
+
+    with just_before("trials.ended_seq IS NULL", register_again):
+        assert maintenance.rebuild("job")
+    assert optimizer.start_trial("job")[1].batch_size == 2
 
 
 BROKEN = {

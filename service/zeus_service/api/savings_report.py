@@ -193,7 +193,7 @@ def _on_hardware(
 
 
 @use_case(read_only=True)
-def of_all_jobs(session: Session, *, weeks: int = WEEKS) -> Savings:
+def all_savings(session: Session, *, weeks: int = WEEKS) -> Savings:
     """Return what all jobs have saved together, and in the latest weeks; see `job_savings`."""
     totals = savings.totals(session)
     all_jobs = sum(each.jobs for each in totals)

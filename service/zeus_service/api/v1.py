@@ -236,4 +236,4 @@ def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
 @v1.output(savings_report.Savings)
 def all_savings(query_data: Span) -> savings_report.Savings:
     """Show what all jobs have saved together, and in each week."""
-    return savings_report.of_all_jobs(weeks=query_data.weeks)
+    return savings_report.all_savings(weeks=query_data.weeks)

@@ -6,6 +6,10 @@ from pydantic import BaseModel, ConfigDict
 
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.spec import Amount, Count, JobSpec, Metric, PositiveAmount, PositiveCount
+from zeus_service.units import energy
+
+IDLE_LOAD = 0.5
+"""A host with a lower load per core slows no run down."""
 
 
 class Report(BaseModel):
@@ -92,8 +96,7 @@ def decide(
         outcome = "early_stopped"
         reason = (
             f"{'the cost so far' if spent else 'the cost expected at the next report'}, "
-            f"{judged:.4g} J, exceeds the early-stopping threshold of {cost_bound:.4g} J "
-            f"(beta_knob={spec.beta_knob:g})"
+            f"{energy(judged)}, exceeds the early-stopping threshold of {energy(cost_bound)}"
         )
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
@@ -105,3 +108,15 @@ def decide(
         cost_bound=cost_bound,
         reason=reason,
     )
+
+
+def busy_host(load: float | None, usual: float | None) -> str:
+    """What to add to a reason if the host was over twice as busy as in the runs before.
+
+    Args:
+        load: The host's load per core over the run; None if it is unknown.
+        usual: Over the runs before; None if it is unknown.
+    """
+    if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
+        return ""
+    return f"; the host's load per core was {load:.1f}, and {usual:.1f} in the runs before"

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service import counters
@@ -36,6 +36,8 @@ _KEEPS_DEVICES = (
     "that number, or another job_id."
 )
 
+LOADS = 20
+"""The trials before another one whose host loads are compared with its own."""
 MAX_LOST_AT_ONCE = 1000
 """Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
 
@@ -167,6 +169,14 @@ def running(
         has_lease = Trial.lease_expires_at >= unix_now()
         query = query.where(~has_lease if expired else has_lease)
     return sorted(session.scalars(query), key=lambda trial: trial.trial_number)
+
+
+def usual_host_load(session: Session, trial: Trial) -> float | None:
+    """Read the mean host load of the trials before a job's trial; None if none has one."""
+    number = trial.trial_number
+    is_before = Trial.trial_number.between(number - LOADS, number - 1)
+    query = select(func.avg(Trial.host_load)).where(Trial.job_key == trial.job_key, is_before)
+    return session.scalar(query)
 
 
 def history(session: Session, job: Job) -> Sequence[Any]:

@@ -53,8 +53,7 @@ class Replay:
             if (row.counted, row.era) != tuple(values.values()):
                 this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
                 session.execute(update(Trial).where(*this).values(values))
-        if not same:
-            job.updated_at = unix_now()  # pages are rendered again
+        job.updated_at = unix_now()  # pages are rendered again
         return same
 
 

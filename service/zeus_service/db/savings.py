@@ -102,9 +102,9 @@ def take_back(
 def replace(
     session: Session, job: Job, spec: JobSpec, ledger: dict[str, Any], eras: Sequence[Era]
 ) -> bool:
-    """Replace a locked job's savings by those of a replay; return whether its sums are the same.
+    """Replace a locked job's savings by those of a replay; return whether these are the same.
 
-    They may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
+    Sums may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
     the one that had opened its era.
     """
     before = _sums(job)
@@ -113,13 +113,13 @@ def replace(
     session.flush()
     job.ledger = ledger
     _store(session, job, spec, eras)
-    pairs, scale = zip(before, _sums(job), strict=True), max(before)
+    pairs, scale = zip(before, _sums(job), strict=True), max(map(abs, before))
     return all(math.isclose(was, now, rel_tol=1e-6, abs_tol=1e-6 * scale) for was, now in pairs)
 
 
-def _sums(job: Job) -> tuple[float, float]:
-    """What a job has spent, and what its default would have."""
-    return job.spent_energy_j, job.spent_energy_j + (job.saved_energy_j or 0.0)
+def _sums(job: Job) -> list[float]:
+    """What a job has spent, and what it has saved of each quantity, with the errors."""
+    return [job.spent_energy_j, *(getattr(job, name) or 0.0 for name in _SAVED)]
 
 
 def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:

@@ -43,7 +43,7 @@ def jobs_page() -> ResponseReturnValue:
             "query": found.query,
             "states": queries.JOB_STATES,
             "needs_attention": queries.NEEDS_ATTENTION,
-            "savings": savings_report.of_all_jobs(weeks=0),
+            "savings": savings_report.all_savings(weeks=0),
         }
 
     return answers.page("jobs.html", queries.list_version(), values)
@@ -53,7 +53,7 @@ def savings_page() -> ResponseReturnValue:
     """What all jobs have saved, by week, and the jobs that have saved most."""
 
     def values() -> dict[str, Any]:
-        found = savings_report.of_all_jobs()
+        found = savings_report.all_savings()
         amounts = [week.saved for week in found.weeks]
         return {
             "savings": found,
@@ -73,7 +73,7 @@ def savings_csv() -> Response:
     ends = ("estimate", "low", "high")
     columns = [f"{name}_{end}" for name in QUANTITIES for end in ends]
     writer.writerow(["week", "recurrences", *columns, "currency"])
-    for week in savings_report.of_all_jobs(weeks=YEAR).weeks:
+    for week in savings_report.all_savings(weeks=YEAR).weeks:
         amounts = [getattr(week.saved, name) for name in QUANTITIES]
         values = [getattr(amount, end, "") for amount in amounts for end in ends]
         writer.writerow([week.week, week.recurrences, *values, week.saved.currency])

@@ -72,7 +72,7 @@ def converge(energy_j: float, job_id: str = "job", **limits: float) -> int:
 
 
 def of_all(weeks: int = 13) -> Savings:
-    return savings.of_all_jobs(weeks=weeks)
+    return savings.all_savings(weeks=weeks)
 
 
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import requests
 from flask import Flask
 from service.api.wires import Api, problem, report
 from service.jobs import START, spec_json
+from service_process import ServiceProcess
 from waiting import LIMIT_S
 
 NUMBERS = [10**400, 1e300, -1, -1e300, "1", True, [], {}, [[1]], 1.5, "x" * 10_000]
@@ -135,6 +137,15 @@ def test_a_chunked_body_is_taken_up_to_64_kib(api: Api, job: str) -> None:
     problem(post(b" " * 65_536 + start), 400, "malformed")
 
 
+def test_a_malformed_chunk_is_refused(service: ServiceProcess) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT_S) as connection:
+        connection.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_body_over_64_kib_is_refused(api: Api) -> None:
     body = json.dumps({**spec_json(), "padding": "x" * 65_536})
     problem(api.raw("/jobs", body), 413, "too_large")
@@ -167,6 +178,23 @@ def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
         )
         assert response.status_code in (404, 405)
         assert response.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/jobs", {"GET", "HEAD", "OPTIONS", "POST"}),
+        ("/jobs/x/trials/1", {"OPTIONS", "PATCH"}),
+        ("/jobs/x/trials/1/reports", {"OPTIONS", "POST"}),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "TRACE", "NONSENSE"])
+def test_another_method_gets_the_allowed_ones(
+    api: Api, method: str, path: str, allowed: set[str]
+) -> None:
+    response = api(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert set(response.headers["Allow"].split(", ")) == allowed
 
 
 @pytest.mark.parametrize("number", ["-1", "1.5", "", "x", "9" * 30, "9" * 1000, "1e3", "\x00"])

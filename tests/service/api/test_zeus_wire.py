@@ -300,8 +300,9 @@ def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app:
     trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
     with statements() as seen:
         assert client.post("/report", json=result(trial)).get_json()["stop_train"] is False
-    assert len(seen) == 4
-    assert not any("UPDATE jobs" in statement for statement, _ in seen)
+    found = [statement for statement, _ in seen if not statement.startswith("BEGIN")]
+    assert len(found) == 4
+    assert not any("UPDATE jobs" in statement for statement in found)
     assert optimizer.get_trial("zeus-job", 1).epoch == 1
 
 

@@ -20,12 +20,11 @@ FINISHED = 10_000
 
 @contextlib.contextmanager
 def statements() -> Iterator[list[tuple[str, Any]]]:
-    """The statements that are carried out meanwhile with their parameters; no BEGIN or COMMIT."""
+    """The statements that are carried out meanwhile, with their parameters."""
     seen: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
-        if not statement.startswith("BEGIN"):
-            seen.append((statement, parameters))
+        seen.append((statement, parameters))
 
     event.listen(db.engine, "before_cursor_execute", note)
     try:
@@ -49,7 +48,7 @@ def test_a_request_takes_few_statements(app: Flask) -> None:
         assert answer.status_code in (200, 201), answer.text
         if not path:
             generations[str(answer.get_json()["trial_number"])] = answer.get_json()["generation"]
-        return len(seen)
+        return sum(not statement.startswith("BEGIN") for statement, _ in seen)
 
     key = {"Idempotency-Key": "key"}
     assert count("", START, **key) == 5
@@ -143,7 +142,11 @@ MOVES: dict[str, Callable[[], Any]] = {
     "report that goes on": lambda: optimizer.report("job", 1, report(2)),
     "report that ends it": lambda: optimizer.report("job", 1, report(3, metric=1.0)),
     "start": lambda: optimizer.start_trial("job", "a key"),
-    "end": lambda: optimizer.end_trial("job", FINISHED + 2, "errored"),
+    "report that is stopped early": lambda: optimizer.report(
+        "job", FINISHED + 2, report(1, energy_j=1e9)
+    ),
+    "another start": lambda: optimizer.start_trial("job", "another key"),
+    "end": lambda: optimizer.end_trial("job", FINISHED + 3, "errored"),
 }
 
 
