@@ -96,14 +96,17 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     best_of = max if spec.higher_is_better else min
     best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
-    if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
-        spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
-        relation = ">=" if spec.higher_is_better else "<="
-        text = f"{name}: the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
-        if len(set(best.values())) == 1:
-            text += ", the best value of each baseline: if a seed is fixed, vary it"
-        if all(spec.reached(rows[0].metric) for rows in reports.values()):
-            text += ", which each baseline reached at its first validation: pass a target_metric"
+    if spec.target_metric is None:
+        if len(best) > 1 and len(set(best.values())) == 1:
+            text += ", as in each baseline: if a seed is fixed, vary it"
+        if job.completed_baselines >= spec.baseline_runs:
+            spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
+            relation = ">=" if spec.higher_is_better else "<="
+            text += f"; the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
+            if all(spec.reached(rows[0].metric) for rows in reports.values()):
+                text += ", which each reached at its first validation: pass a target_metric"
+            else:
+                text += ", which 9 in 10 runs of the default should reach"
     trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
     if spec.target_metric is None:
         return

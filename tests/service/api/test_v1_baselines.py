@@ -84,7 +84,7 @@ def test_three_baselines_teach_the_target(api: Api) -> None:
             assert ended["reason"] == f"baseline {number} of 3: best val_acc {best}; EarlyStopping"
             assert job.shown()["target_metric"] is None
     assert ended["outcome"] == "converged"
-    assert ended["reason"].startswith("baseline 3 of 3: the target is val_acc >= 0.928")
+    assert ended["reason"].startswith(f"baseline 3 of 3: best val_acc {BEST[-1]}; the target is")
     shown = job.shown()
     assert shown["target_metric"] == shown["spec"]["target_metric"]
     assert shown["target_metric"] == pytest.approx(TARGET, abs=1e-6)
@@ -105,7 +105,18 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     assert "reached at its first validation: pass a target_metric" in ended["reason"]
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
-    assert "first validation" not in other.baseline(0.2, 0.51)["reason"]
+    reason = other.baseline(0.2, 0.51)["reason"]
+    assert reason.endswith(
+        "which 9 in 10 runs of the default should reach; target reached in epoch 2"
+    )
+
+
+def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> None:
+    job = LearningJob(api, baseline_runs=3)
+    assert "vary it" not in job.baseline(0.2, 0.5)["reason"]
+    assert job.baseline(0.2, 0.5)["reason"].endswith(
+        "0.5, as in each baseline: if a seed is fixed, vary it"
+    )
 
 
 def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
