@@ -86,7 +86,7 @@ def test_it_is_entered_once_at_a_time_and_stepped_within(
     power = PowerLimit(**SHORT, step_w=100, meter=gpu_meter if has_gpu else "auto")
 
     def enter_again(_: int) -> None:
-        with pytest.raises(ZeusConfigError, match="entered already"), power:
+        with pytest.raises(ZeusConfigError, match="already in use"), power:
             pass
 
     for _ in range(2):

@@ -159,7 +159,7 @@ def test_a_killed_rank_zero_of_two_leaves_torchruns_status_and_a_trial_that_can_
 
 
 RECORDS_SIGNALS = """
-import signal, sys
+import signal, sys, time
 def record(number, frame):
     print(signal.Signals(number).name, flush=True)
     if number == signal.SIGTERM:
@@ -170,7 +170,7 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sig
         signal.signal(number, record)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)  # pause() would miss a signal that comes just before it
 """
 
 
