@@ -153,6 +153,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     from zeus_service.api.messages import Job, Trial
     from zeus_service.bandit.hardware import Hardware
     from zeus_service.db import queries
+    from zeus_service.units import energy
 
     with _database():
         job = Job.with_estimates(*optimizer.describe_job(job_id))
@@ -172,11 +173,11 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
-    energy = f", energy by {latest.meter}" if latest else ""
+    meter = f", energy by {latest.meter}" if latest else ""
     stage = f" ({latest.stage})" if latest else ""
     _print(
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
-        f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{energy}\n"
+        f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{meter}\n"
     )
     _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial, means))
     if job.next_trial:
@@ -184,12 +185,13 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         _print(f"\n{size}{job.next_trial.reason}")
     click.echo()
     _print_table(
-        ("trial", "batch size", "why", "outcome", "epochs", "s", "J", "cost"),
+        ("trial", "batch size", "why", "outcome", "epochs", "time", "energy", "cost"),
         [
             (
                 *(trial.trial_number, trial.batch_size, trial.why),
                 f"{trial.outcome or 'running'}{text.host_load(trial.host_load)}",
-                *(trial.epoch, f"{trial.time_s:.1f}", f"{trial.energy_j:.1f}", f"{trial.cost:.1f}"),
+                *(trial.epoch, text.seconds(trial.time_s)),
+                *(energy(trial.energy_j), energy(trial.cost)),
             )
             for trial in listed
         ],

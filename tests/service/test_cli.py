@@ -226,7 +226,7 @@ def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["32", "1", "750", "J", "\N{EN DASH}", "750", "J", "\N{EN DASH}", "best"] in rows
     assert "next 16: not measured yet, may beat 32" in shown.stdout
-    assert ["1", "32", "explore", "converged", "3", "10.0", "500.0", "750.0"] in rows
+    assert ["1", "32", "explore", "converged", "3", "10.0", "s", "500", "J", "750", "J"] in rows
     assert "was right" in rebuilt.stdout
 
 

@@ -22,6 +22,7 @@ from zeus_service.units import (
     NONE,
     energy,
     energy_range,
+    range_with_unit,
     significant,
     with_unit,
 )
@@ -182,4 +183,4 @@ def _saved(saved: SavedAmounts | None, who: str) -> str:
 
 
 def _interval(value: Estimate, units: Mapping[str, float]) -> str:
-    return f"{with_unit(value.low, units)} to {with_unit(value.high, units)}"
+    return range_with_unit(value.low, value.high, units)

@@ -11,7 +11,7 @@ from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
-from zeus_service.units import energy, runs
+from zeus_service.units import energy, energy_range, runs
 
 REMEDY = "Register another job_id with an easier target, more epochs, or other batch sizes."
 _STATUSES = {
@@ -66,7 +66,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
         return "it looks cheapest after the runs so far"
     text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
-        text += f" ({' to '.join(map(energy, chosen.interval))})"
+        text += f" ({energy_range(*chosen.interval)})"
     text += f" after {runs(chosen.pulls)}"
     rivals = [
         (arm.mean, arm.batch_size)
@@ -94,10 +94,13 @@ def baselines(spec: JobSpec, completed: int) -> str:
 
 
 def count_failures(arms: Iterable[ArmEstimate]) -> str:
-    """How batch sizes failed: `2 missed the target, 1 not tried`."""
-    failed = Counter(status_in_words(arm.status) if arm.pulls else "not tried" for arm in arms)
-    counts = sorted(failed.items(), key=lambda each: (each[0] == "not tried", -each[1]))
-    return ", ".join(f"{count} {failure}" for failure, count in counts)
+    """How batch sizes failed: `2 missed the target, 1 was not tried`."""
+    arms = list(arms)
+    failed = Counter(status_in_words(arm.status) for arm in arms if arm.pulls)
+    counts = [f"{count} {failure}" for failure, count in failed.most_common()]
+    if untried := len(arms) - failed.total():
+        counts.append(f"{untried} {'was' if untried == 1 else 'were'} not tried")
+    return ", ".join(counts)
 
 
 def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:

@@ -24,7 +24,7 @@ from zeus_service.db.tables import Era, Report, Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
 from zeus_service.pages.valley import OUTCOMES, runs_drawn, valley
-from zeus_service.units import energy, runs, significant
+from zeus_service.units import energy, energy_range, runs, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
@@ -143,8 +143,8 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         counts = trial.outcome == "converged"
         parts.append(counts * expected_j - trial.energy_j)
         errors.append(counts * error_j)
-    line = list(accumulate(parts, initial=in_all.estimate - sum(parts)))
-    bands = list(accumulate(errors, initial=max(0.0, in_all.error - sum(errors))))
+    line = list(accumulate(parts, initial=_before(parts, in_all.estimate)))
+    bands = list(accumulate(errors, initial=max(0.0, _before(errors, in_all.error))))
     ends = (
         [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)],
         [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)],
@@ -155,7 +155,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         for end in ends
     )
     texts = [
-        f"{energy(sum_j)}, {energy(low_j)} to {energy(high_j)}"
+        f"{energy(sum_j)}, {energy_range(low_j, high_j)}"
         for sum_j, low_j, high_j in zip(line, *ends, strict=True)
     ]
     data = [
@@ -174,6 +174,12 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         note += " Energy is estimated."
     summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
+
+
+def _before(parts: Sequence[float], total: float) -> float:
+    """What a total has beyond these parts; 0 if that is only rounding."""
+    before = total - sum(parts)
+    return 0.0 if abs(before) < 1e-9 * sum(map(abs, parts)) else before
 
 
 def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:

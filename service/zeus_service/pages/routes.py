@@ -37,7 +37,7 @@ from zeus_service.pages import answers, figures, plot, run_filter
 from zeus_service.pages.overview import positive_int, set_up_overview
 from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.savings.report import J_PER_KWH
-from zeus_service.units import energy, runs, significant
+from zeus_service.units import energy, energy_range, runs, significant
 
 pages = APIBlueprint(
     "pages",
@@ -79,6 +79,7 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
     environment.globals["priced"] = priced
+    environment.globals["energy_range"] = energy_range
     environment.globals["baselines"] = reasons.baselines
     environment.globals["batch_size_rows"] = text.batch_size_rows
     environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
@@ -118,7 +119,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "compared": [each.trial_number for each in queries.get_trials(job_id, _compared())],
             "filter_example": run_filter.EXAMPLE,
             "savings": savings,
-            "is_compared": _is_compared(shown["job"], savings),
+            "is_compared": _is_compared(shown["job"], savings, shown["spent_energy_j"]),
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
             "titles": figures.FIGURES,
             "running": running,
@@ -225,19 +226,20 @@ def _job_values(job_id: str) -> dict[str, Any]:
         "job": job,
         "spec": job.spec,
         "failures": stored.failures,
+        "spent_energy_j": stored.spent_energy_j,
         "on_hardware": dict(zip(hardware, job.hardware, strict=True)),
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
         "colours": plot.batch_size_colours(job.spec),
     }
 
 
-def _is_compared(job: messages.Job, savings: JobSavings) -> bool:
+def _is_compared(job: messages.Job, savings: JobSavings, spent_energy_j: float) -> bool:
     """Whether savings compare something: another batch size has run, or another power limit."""
     arms = [arm for on in job.hardware for arm in on.arms]
     others = [arm for arm in arms if arm.pulls and arm.batch_size != job.spec.default_batch_size]
     if savings.saved is None:
         return False
-    share = text.saved_share(savings.saved.energy_j.estimate, savings.spent.energy_j)
+    share = text.saved_share(savings.saved.energy_j.estimate, spent_energy_j)
     return bool(others) or abs(share) >= 0.005
 
 

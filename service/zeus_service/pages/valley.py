@@ -14,7 +14,7 @@ from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import energy
+from zeus_service.units import energy, energy_range
 
 OUTCOMES = {
     "converged": (GREEN, "circle"),
@@ -97,9 +97,7 @@ def _estimates(
         "marker": {"size": 5},
         "text": [_SPACED.format(energy(mean)) if size in labelled else "" for size, mean in places],
         "textposition": [_place(on, arm, trials, window) for arm, *_ in known],
-        "hovertext": [
-            f"{energy(y)}, {energy(low)} to {energy(high)}" for _, y, (low, high) in known
-        ],
+        "hovertext": [f"{energy(y)}, {energy_range(*interval)}" for _, y, interval in known],
         "hovertemplate": "%{x}: %{hovertext}<extra></extra>",
         "error_y": {
             "type": "data",

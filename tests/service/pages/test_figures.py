@@ -81,6 +81,20 @@ def test_the_energy_saved_ends_with_what_was_saved_in_all_and_has_a_band(earlier
     assert figure["layout"]["yaxis"]["ticksuffix"] == " Wh"
 
 
+def test_a_sum_that_is_zero_but_for_rounding_is_zero() -> None:
+    parts = (0.1 * 7200.0, 0.2 * 7200.0, 0.3 * 7200.0)
+    ended = [
+        (row(trial_number=number, energy_j=0.0), SimpleNamespace(**vars(ERA) | each))
+        for number, part in enumerate(parts, start=1)
+        for each in [{"expected_energy_j": part, "expected_energy_j_error": part}]
+    ]
+    in_all = Estimate.of(sum(parts) - 1e-9, sum(parts) + 1e-9)
+    savings = JobSavings.model_construct(saved=Amounts(*[in_all] * 4), estimated=False)
+    *ends, line = figures.saved(savings, ended)["data"]
+    assert [each["y"][0] for each in (*ends, line)] == [0.0, 0.0, 0.0]
+    assert line["hovertext"][0] == "0 J, 0 to 0 J"
+
+
 def test_the_metric_of_a_run_in_flight_is_a_curve_below_its_target() -> None:
     rows = [row(epoch=1, metric=0.1), row(epoch=2, metric=0.5)]
     curve = figures.metric_curve(spec(target_metric=0.9), rows)

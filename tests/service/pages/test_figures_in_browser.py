@@ -199,10 +199,29 @@ def test_the_keyboard_reaches_what_a_figure_shows(service: ServiceProcess, open_
     box.locator("summary").focus()
     page.keyboard.press("Enter")
     rows = box.get_by_role("region").locator("tr")
-    expect(rows.first).to_have_text("runvalue")
+    expect(rows.first).to_have_text("curverunvalue")
     expect(rows.last).to_have_text(re.compile(r"^saved\d+.* to .*J$"))
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.getAttribute('role')") == "region"
+
+
+def test_a_table_names_what_a_curve_shows_once(service: ServiceProcess, open_page: Open) -> None:
+    box = open_page(f"{service.url}{PATH}/trial/1").locator(".figure")
+    box.locator("summary").click()
+    names = box.get_by_role("region").locator("tr td:first-child")
+    expect(names).to_have_text(["val_acc", "power (W)", "cost"])
+
+
+def test_a_figure_may_become_empty_while_its_table_is_open(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}")
+    plot = figure(page, "costs")
+    box = page.locator(".figure", has=plot)
+    box.locator("summary").click()
+    nothing = {"data": [], "layout": {}, "note": "Nothing.", "summary": ""}
+    plot.evaluate("(place, nothing) => zeusFigures.draw(place, nothing)", nothing)
+    expect(box).to_be_hidden()
 
 
 def test_what_few_read_is_drawn_when_details_are_opened(

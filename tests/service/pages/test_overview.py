@@ -49,7 +49,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
             in text
         )
         assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
-        assert "known for 1 of 2 jobs" in text
+        assert re.search(r"energy saved (-?[\d.]+ to [\d.]+ kWh) · known for 1 of 2 jobs", text)
         assert re.search(r"Against the default batch sizes, since \d+ \w{3} 20\d\d", text)
     set_config(client)
     assert "EUR" not in text_of(client, "/savings")
@@ -60,6 +60,15 @@ def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: Fla
     converge("job", 3.6e6, 5.4e6)
     assert "+25 % energy +30.0 min of training +500 Wh" in text_of(client, "/")
     assert "Jobs that saved most" not in text_of(client, "/savings")
+    assert "\N{MINUS SIGN}500 Wh \N{MINUS SIGN}25 %" in text_of(client, "/")
+    assert "-25 %" not in text_of(client, "/")
+
+
+def test_the_list_says_what_its_columns_are(client: FlaskClient) -> None:
+    register()
+    page = client.get("/").text
+    assert re.search(r'title="share of the default&#39;s energy" href="[^"]*">saved<', page)
+    assert "converged</span> <span" in page  # a text without a gap reads as one word
 
 
 def test_savings_are_unknown_until_a_run_with_the_default_has_converged(

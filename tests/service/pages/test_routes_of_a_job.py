@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 from flask.testing import FlaskClient
-from service.jobs import register, report
+from service.jobs import HARDWARE, OTHER, register, report
 from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.config import Config
@@ -88,4 +88,41 @@ def test_runs_have_a_price_where_prices_are_set(client: FlaskClient) -> None:
     prices = {"price_per_kwh": 0.5, "price_per_gpu_hour": 2.0}
     client.application.extensions["zeus_config"] = Config(currency="EUR", **prices)
     assert "EUR 2.50" in text_of(client, "/job/job")  # 1 kWh, and an hour of one GPU
-    assert "EUR 2.50 with the GPU time" in text_of(client, "/job/job/trial/1")
+    assert "EUR 2.50 (energy and GPU time), by nvml" in text_of(client, "/job/job/trial/1")
+    client.application.extensions["zeus_config"] = Config(currency="EUR", price_per_kwh=0.5)
+    assert "EUR 0.50 (energy), by nvml" in text_of(client, "/job/job/trial/1")
+
+
+def test_a_job_with_one_batch_size_does_not_wait_for_another(client: FlaskClient) -> None:
+    register(batch_sizes=[32])
+    converge(3.6e6)
+    assert "savings are known once" not in text_of(client, "/job/job")
+
+
+def test_the_share_that_is_saved_is_the_same_on_every_page(client: FlaskClient) -> None:
+    """It leaves out what was spent on hardware where it is not known what the default takes."""
+    register(hardware=None)
+    for number, hardware, metric in ((1, HARDWARE, 0.95), (2, HARDWARE, 0.95), (3, OTHER, 0.1)):
+        optimizer.start_trial("job", hardware=hardware)
+        optimizer.report("job", number, report(1, energy_j=3.6e6 / number, metric=metric))
+    optimizer.end_trial("job", 3, "diverged")
+    assert "Saved 500 Wh 25 % less energy" in text_of(client, "/job/job")
+    assert "500 Wh 25 %" in text_of(client, "/")
+
+
+def test_a_job_without_a_batch_size_left_says_how_many_were_not_tried(client: FlaskClient) -> None:
+    register(policy="zeus", batch_sizes=[8, 16, 32], default_batch_size=8)
+    optimizer.start_trial("job")
+    optimizer.end_trial("job", 1, "out_of_memory")
+    text = text_of(client, "/job/job")
+    assert "No batch size is left to try: 1 ran out of memory, 2 were not triedRegister" in text
+    assert "All 3 batch sizes failed" not in text
+    assert "No batch size is left to try; the latest run: out of memory" in text_of(client, "/")
+
+
+def test_a_job_whose_batch_sizes_were_all_tried_says_that_all_failed(client: FlaskClient) -> None:
+    register(policy="zeus", batch_sizes=[16, 32])
+    for number in (1, 2):
+        optimizer.start_trial("job")
+        optimizer.end_trial("job", number, "out_of_memory")
+    assert "All 2 batch sizes failed: 2 ran out of memoryRegister" in text_of(client, "/job/job")

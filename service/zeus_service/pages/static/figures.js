@@ -49,16 +49,16 @@ const zeusFigures = (() => {
     if (figure.title) box.querySelector("h2").textContent = figure.title;
     box.classList.toggle("empty", figure.data.length === 0);
     box.classList.toggle("tall", figure.layout.grid?.rows > 1);
-    const table = box.querySelector("details");
-    table.hidden = false;
-    table.ontoggle = () => { if (table.open) fill(table.querySelector(".scroll"), figure); };
-    table.ontoggle();
     place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
     if (figure.data.length === 0) {
       Plotly.purge(place);
       place.replaceChildren();
       return;
     }
+    const table = box.querySelector("details");
+    table.hidden = false;
+    table.ontoggle = () => { if (table.open) fill(table.querySelector(".scroll"), figure); };
+    table.ontoggle();
     const first = !place.classList.contains("js-plotly-plot");
     Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
     if (!first) return;
@@ -76,11 +76,12 @@ const zeusFigures = (() => {
       const row = parent.appendChild(document.createElement("tr"));
       for (const text of texts) row.appendChild(document.createElement(kind)).textContent = text;
     };
-    addRow(table.createTHead(), "th", ["", layout.xaxis.title.text, "value"]);
+    addRow(table.createTHead(), "th", ["curve", layout.xaxis.title.text, "value"]);
     const body = table.createTBody();
     for (const trace of data.filter((each) => each.hoverinfo !== "skip")) {
       const { title, ticksuffix = "" } = layout[`yaxis${(trace.yaxis ?? "y").slice(1)}`];
-      const name = data.some((each) => each.yaxis) ? `${trace.name}: ${title.text}` : trace.name;
+      const full = title.text.startsWith(trace.name) ? title.text : `${trace.name}: ${title.text}`;
+      const name = data.some((each) => each.yaxis) ? full : trace.name;
       trace.x.forEach((x, index) => {
         const number = trace.y[index];
         if (number === null) return;
