@@ -7,6 +7,7 @@ imported, which `optimizer` imports.
 
 import json
 import logging
+import os
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,6 +74,8 @@ def serve(bind: str, workers: int) -> None:
     _check_bind(bind)
     config = "--config=python:zeus_service.serving.gunicorn"
     sys.argv[1:] = [config, f"--bind={bind}", f"--workers={workers}"]  # gunicorn reads them there
+    # Policies use small matrices, for which threads would only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     wsgiapp.run(prog="zeus-service serve")
 
 

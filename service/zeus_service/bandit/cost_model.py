@@ -1,7 +1,7 @@
 """The posterior of what a run costs: the epochs to the target times the cost of an epoch.
 
 The epochs depend on the batch size alone; they are integers, and noisy. The cost of an epoch
-depends on the batch size, the hardware and its power limit; it hardly varies, and a run that has
+depends on the batch size and the hardware; it hardly varies, and a run that has
 trained for one epoch has shown it. Each is a curve of its own, see `curve_model`, and the two are
 independent.
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from zeus_service.bandit import curve
 from zeus_service.bandit.curve_model import Floats, Posterior, Prior, infer
+from zeus_service.bandit.hardware import devices_for_each
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 
@@ -106,13 +107,28 @@ def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> P
     that one's mean is evidence for the shape; with its variance, what was never tried would look
     worth a try on each hardware.
     """
-    others = [each for name, each in curves.items() if name != key and curve.is_known(each)]
-    most = max(others, key=lambda each: sum(each["weight"]), default=None)
-    other = infer(most, spec.batch_sizes, EPOCH_COST) if most else None
+    other = _of_other_hardware(spec, curves, key)
     if key not in curves or not curve.is_known(curves[key]):
         return other
     mean = None if other is None else tuple(other.mean.tolist())
     return infer(curves[key], spec.batch_sizes, EPOCH_COST, mean)
+
+
+def _of_other_hardware(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:
+    """What the hardware with the most runs, but for that with a key, shows of the curve there.
+
+    The cost of an epoch follows from the batch of each device. So the curve of another number of
+    devices of the same model is read where a device's batch is as large.
+    """
+    others = {name: each for name, each in curves.items() if name != key and curve.is_known(each)}
+    if not others:
+        return None
+    most = max(others, key=lambda name: sum(others[name]["weight"]))
+    ratio = devices_for_each(most, key)
+    there = [size * ratio for size in spec.batch_sizes]
+    sizes = sorted({*spec.batch_sizes, *there})
+    known = curve.over(others[most], spec.batch_sizes, sizes)
+    return infer(known, sizes, EPOCH_COST).at([sizes.index(size) for size in there])
 
 
 def cost_posterior(

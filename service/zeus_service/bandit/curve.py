@@ -7,6 +7,7 @@ is forgotten, except the noise. Source: Page, "Continuous inspection schemes", B
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 from zeus_service.bandit.curve_model import Posterior
@@ -36,6 +37,15 @@ def new(count: int) -> State:
 def is_known(curve: State) -> bool:
     """Whether the curve has any value."""
     return any(curve["weight"])
+
+
+def over(curve: State, batch_sizes: Sequence[float], more: Sequence[float]) -> State:
+    """The same curve over more batch sizes, which include its own."""
+    rows = {size: index for index, size in enumerate(batch_sizes)}
+    lists = {
+        name: [curve[name][rows[size]] if size in rows else 0.0 for size in more] for name in _LISTS
+    }
+    return {**curve, **lists}
 
 
 def add(curve: State, index: int, log_value: float) -> None:

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -135,6 +135,17 @@ class Posterior:
         variances: Floats = np.square(self.factors).sum(axis=2) + self.own
         return variances
 
+    def at(self, indices: Sequence[int]) -> Posterior:
+        """The posterior of some of its batch sizes."""
+        return replace(
+            self,
+            means=self.means[:, indices],
+            factors=self.factors[:, indices],
+            own=self.own[:, indices],
+            stopped=self.stopped[indices],
+            stopped_at=self.stopped_at[indices],
+        )
+
     def exceeds(self, index: int, log_cost: float) -> float:
         """Probability that the next run of a batch size costs more if it converges."""
         deviation = np.sqrt(self._variances[:, index] + self.noises**2)[self.group]
@@ -193,7 +204,7 @@ class _Grid(NamedTuple):
 
 
 def infer(
-    curve: State, batch_sizes: Sequence[int], prior: Prior, elsewhere: Curve | None = None
+    curve: State, batch_sizes: Sequence[float], prior: Prior, elsewhere: Curve | None = None
 ) -> Posterior:
     """Compute the posterior of a curve.
 
@@ -211,7 +222,7 @@ def infer(
 
 @lru_cache(maxsize=64)  # a start asks several times, and a report again
 def _infer(
-    batch_sizes: tuple[int, ...],
+    batch_sizes: tuple[float, ...],
     weights: tuple[float, ...],
     mean_logs: tuple[float, ...],
     stops: tuple[float, ...],
@@ -293,7 +304,7 @@ def _infer(
 
 
 @lru_cache(maxsize=256)
-def _grid(batch_sizes: tuple[int, ...], prior: Prior) -> _Grid:
+def _grid(batch_sizes: tuple[float, ...], prior: Prior) -> _Grid:
     """Curves with a knee, and one of any shape."""
     octave = np.log2(batch_sizes)
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
@@ -305,7 +316,7 @@ def _grid(batch_sizes: tuple[int, ...], prior: Prior) -> _Grid:
     return _Grid(shapes, *_residual(octave, residuals), log_share)
 
 
-def _with_elsewhere(grid: _Grid, batch_sizes: tuple[int, ...], curve: Curve) -> _Grid:
+def _with_elsewhere(grid: _Grid, batch_sizes: tuple[float, ...], curve: Curve) -> _Grid:
     """Add the curve on other hardware."""
     features, rough = _residual(np.log2(batch_sizes), ELSEWHERE_RESIDUALS)
     before, shapes = grid.log_share.shape

@@ -38,3 +38,12 @@ class Hardware:
         """A text that no other hardware has."""
         power_w, estimated = self.max_power_w, self.estimated
         return json.dumps([self.device_model, self.num_devices, power_w, self.meter, estimated])
+
+
+def devices_for_each(there: str, here: str) -> float:
+    """How many devices the hardware with one key has for each of another's, if of one model.
+
+    For other models it is 1.
+    """
+    (model, number, *_), (own_model, own_number, *_) = json.loads(there), json.loads(here)
+    return number / own_number if model == own_model else 1.0

@@ -216,10 +216,15 @@ class InformationDirectedPolicy:
 def _nearest_to_default(
     spec: JobSpec, state: State, hardware: Hardware, alive: NDArray[np.intp]
 ) -> int:
-    """The batch size that failed least, then the nearest to the default, then the smaller."""
-    distance = np.abs(np.log2(np.array(spec.batch_sizes) / spec.default_batch_size))
-    failed = np.array(count_failures(spec, state, hardware)["failed"])
-    order = np.lexsort((distance[alive], failed[alive]))  # a stable sort
+    """The batch size that failed least, then the nearest to the default, then the larger.
+
+    Zeus's rounds also try larger ones first, unless the default ran out of memory: then all larger
+    ones count as failed.
+    """
+    octave = np.log2(np.array(spec.batch_sizes) / spec.default_batch_size)
+    out_of_memory = np.cumsum(hardware_state(spec, state, hardware)["out_of_memory"])
+    failed = np.array(state["failed"]) + out_of_memory
+    order = np.lexsort((-octave[alive], np.abs(octave[alive]), failed[alive]))
     return int(spec.batch_sizes[alive[order[0]]])
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from service.jobs import spec
+from service.jobs import HARDWARE, spec
 from zeus_service.bandit import curve
-from zeus_service.bandit.cost_model import CostPosterior, cost_posterior
+from zeus_service.bandit.cost_model import CostPosterior, cost_posterior, epoch_cost_posterior
 from zeus_service.bandit.policy import State
 
 SIZES = spec().batch_sizes
+HERE, THERE, RARE = (replace(HARDWARE, device_model=name).key for name in ("A100", "H100", "P100"))
 EPOCHS = {8: 2.3, 16: 2.3, 32: 2.35, 64: 2.6, 128: 3.1}
 """Logarithms."""
 EPOCH_COST = {8: 5.6, 16: 5.2, 32: 4.9, 64: 4.7, 128: 4.6}
@@ -28,8 +30,8 @@ def curve_of(values: dict[int, float], tries: int = 5) -> State:
 
 def posterior_there(there: dict[int, float]) -> CostPosterior:
     """The posterior on other hardware, of which each value in `there` was seen once."""
-    curves = {"here": curve_of(EPOCH_COST), "there": curve_of(there, tries=1)}
-    posterior = cost_posterior(spec(), curve_of(EPOCHS), curves, "there")
+    curves = {HERE: curve_of(EPOCH_COST), THERE: curve_of(there, tries=1)}
+    posterior = cost_posterior(spec(), curve_of(EPOCHS), curves, THERE)
     assert posterior
     return posterior
 
@@ -57,15 +59,31 @@ def test_one_surprising_epoch_overrules_the_shape_from_elsewhere() -> None:
 
 def test_without_an_epoch_there_costs_compare_as_on_the_hardware_with_the_most_runs() -> None:
     rare = curve_of(dict.fromkeys(SIZES, 0.0), tries=1)
-    curves = {"rare": rare, "here": curve_of(EPOCH_COST)}
-    posterior = cost_posterior(spec(), curve_of(EPOCHS), curves, "there")
+    curves = {RARE: rare, HERE: curve_of(EPOCH_COST)}
+    posterior = cost_posterior(spec(), curve_of(EPOCHS), curves, THERE)
     assert posterior
     assert not posterior.is_measured
     costs = [EPOCHS[size] + EPOCH_COST[size] for size in SIZES]
     assert posterior.mean - posterior.mean[0] == pytest.approx(np.array(costs) - costs[0], abs=0.03)
 
 
+@pytest.mark.parametrize("devices", [1, 4])
+def test_on_more_or_fewer_of_the_same_devices_the_curve_goes_with_the_batch_of_each(
+    devices: int,
+) -> None:
+    """On 2 devices, each size was seen; on twice as many, half of it is each device's batch."""
+    two, other = (replace(HARDWARE, num_devices=number).key for number in (2, devices))
+    cost = dict(zip(SIZES, (8.0, 7.0, 6.0, 5.5, 5.4), strict=True))
+    found = epoch_cost_posterior(spec(), {two: curve_of(cost)}, other)
+    assert found
+    shift = int(math.log2(devices / 2))
+    expected = [cost.get(int(size / 2**shift)) for size in SIZES]
+    seen = [(mean, there) for mean, there in zip(found.mean, expected, strict=True) if there]
+    assert [mean for mean, _ in seen] == pytest.approx([there for _, there in seen], abs=0.1)
+    assert len(seen) == 4
+
+
 def test_costs_are_unknown_before_a_run_has_converged() -> None:
     none = curve.new(len(SIZES))
-    assert cost_posterior(spec(), none, {"here": curve_of(EPOCH_COST)}, "here") is None
-    assert cost_posterior(spec(), curve_of(EPOCHS), {"here": none}, "here") is None
+    assert cost_posterior(spec(), none, {HERE: curve_of(EPOCH_COST)}, HERE) is None
+    assert cost_posterior(spec(), curve_of(EPOCHS), {HERE: none}, HERE) is None

@@ -63,7 +63,7 @@ def test_while_all_fail_the_nearest_to_the_default_comes_next() -> None:
         choice = next_choice(policy, job, state, np.random.default_rng(0))
         order.append(choice.batch_size)
         state = observe(job, state, choice.batch_size, 10.0, "not_converged")
-    assert order == [32, 16, 64, 8, 128]
+    assert order == [32, 64, 16, 128, 8]
 
 
 def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
