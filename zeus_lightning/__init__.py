@@ -48,9 +48,9 @@ _LAZY = {
     "PowerLimit": "power_loop",
     "Recurrence": "recurrence",
     "ZeusBSOCallback": "bso",
-    "ZeusEnergyCallback": "energy",
+    "ZeusEnergyCallback": "energy_callback",
     "ZeusPowerLimitCallback": "power_limit",
-    "fit": "retry",
+    "fit": "fit_again",
 }
 
 

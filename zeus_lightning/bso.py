@@ -74,7 +74,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
             times devices and accumulated batches. Default: the registered job's, else `global`.
         batch_arg_name: The attribute that `train_dataloader()` uses, of the datamodule, the module
             or their hparams; with dots if it is nested, such as `data.train_batch_size`. Default:
-            the datamodule's `batch_size_per_device` if it has one, else `batch_size`.
+            the datamodule's `batch_size_per_device` if it has one, else `batch_size`, else its only
+            attribute with "batch_size" in its name, such as `train_batch_size`.
         max_epochs: Epochs after which the batch size has failed. Default: the registered job's,
             else the Trainer's; with only its `max_steps`, the end of training.
         lr_scaling: `linear` or `sqrt`: scales the learning rates, which are taken to be right for

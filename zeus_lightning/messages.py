@@ -107,11 +107,6 @@ class JobSpec(_Message):
         """Whether the metric rises or falls to the target, as the callback's `mode`."""
         return "max" if self.higher_is_better else "min"
 
-    def cost_j(self, hardware: "Hardware", report: "Report") -> float:
-        """Cost of a trial up to a report in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        time_j = hardware.max_power_w * report.time_s
-        return self.eta_knob * report.energy_j + (1 - self.eta_knob) * time_j
-
     def is_reached_by(self, metric: float) -> bool:
         """Whether a value of the monitored metric reaches the target; false for NaN."""
         if self.target_metric is None:

@@ -127,6 +127,7 @@ class Recurrence(ShowsTrial):
         self._run: Run | None = None
         self._entered = ExitStack()
         self._reports = 0
+        self._has_left = False
         self.batch_size = index(default_batch_size)  # a DataLoader refuses numpy's integers
         """The batch size of all ranks together; until the block is entered, the default."""
 
@@ -148,6 +149,7 @@ class Recurrence(ShowsTrial):
         if self._run is not None:
             raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
         self._ranks.check_set_up()
+        self._has_left = False
         if self._ranks.local_rank == 0:
             for path in self._outcome_files:
                 TrialRecord.remove(path)
@@ -183,8 +185,13 @@ class Recurrence(ShowsTrial):
         return decision
 
     def state_dict(self) -> dict[str, Any]:
-        """The trial as it is now, in plain values for a checkpoint; empty if there is none."""
-        record = None if self._run is None else self._run.checkpoint()
+        """The trial in plain values for a checkpoint; empty if there is none.
+
+        Within the block it is the trial as it is now, and after the block as it ended.
+        """
+        record = self._record
+        if self._run is not None and not self._has_left:
+            record = self._run.checkpoint()
         return {} if record is None else record.to_json()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -285,6 +292,7 @@ class Recurrence(ShowsTrial):
         self._close()
 
     def _close(self) -> None:
+        self._has_left = True
         self._entered.close()
         if self._run is not None:
             with suppress(Exception):

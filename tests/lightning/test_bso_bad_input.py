@@ -309,6 +309,12 @@ def test_without_a_required_service_a_run_trains_on_the_default_batch_size() -> 
     assert (callback.trial, callback.outcome) == (None, None)
 
 
+def test_a_run_that_would_never_end_needs_the_service_that_may_know_its_epochs() -> None:
+    callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False)
+    with pytest.raises(ZeusConfigError, match=r"max_epochs is -1 .* would never end"):
+        trainer(callback, max_epochs=-1).fit(Net(), Data())
+
+
 def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_what_differs(
     service: ServiceProcess,
 ) -> None:

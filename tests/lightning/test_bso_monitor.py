@@ -198,6 +198,26 @@ class LogsBatchesAndEpochs(LogsBatches):
     on_epoch = True
 
 
+class LogsBatchesAlone(LogsNothing):
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        self.log("train_acc", 0.5)
+        return super().training_step(batch, index)
+
+
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        (LogsBatches, "pass monitor='val_acc'$"),
+        (LogsBatchesAlone, r"or without validation in training_step\(\), and pass monitor=NAME$"),
+    ],
+)
+def test_a_metric_of_single_batches_is_not_offered(
+    service: ServiceProcess, module: type[Net], remedy: str
+) -> None:
+    with pytest.raises(ZeusConfigError, match=remedy):
+        trainer(zeus(service.url, monitor=None), num_sanity_val_steps=0).fit(module(), Data())
+
+
 @pytest.mark.parametrize("validates", [True, False])
 @pytest.mark.parametrize(
     ("module", "monitor"), [(LogsBatches, "train_acc"), (LogsBatchesAndEpochs, "train_acc_step")]

@@ -218,6 +218,16 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
         pass
 
 
+def test_a_checkpoint_after_the_block_has_the_trial_as_it_ended(service: ServiceProcess) -> None:
+    run = recurrence(service, new_job())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(run, KeyboardInterrupt())
+    state = run.state_dict()  # the meter has been read for the report and for the end alone
+    assert state["outcome"] == "interrupted"
+    assert state["spent"]["energy_j"] == pytest.approx(12)
+    assert run.state_dict() == state
+
+
 def test_without_the_service_it_raises_or_trains_without_a_trial(service: ServiceProcess) -> None:
     away = {"url": f"http://127.0.0.1:{free_port()}", "default_batch_size": np.int64(16)}
     run = recurrence(service, "a", **away)

@@ -19,8 +19,12 @@ _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
 _NOT_SUPPORTED = (
-    "it is not available, as under MIG and on some laptops and virtual machines; choose another "
-    'GPU, or meter="rapl"'
+    "the GPU does not have it, as under MIG and on some laptops and virtual machines; choose "
+    'another GPU, or meter="rapl"'
+)
+_NO_LIMIT = (
+    "the GPU's power limit cannot be used, as under MIG and on some laptops and virtual machines; "
+    "choose another GPU"
 )
 _TO_READ = "let this user read and write /dev/nvidia*, or run as root"
 _TO_SET = (
@@ -37,8 +41,6 @@ _REMEDIES = {
     ),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_FOUND: _NO_SUCH_GPU,
-    pynvml.NVML_ERROR_NOT_SUPPORTED: _NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _NOT_SUPPORTED,
     pynvml.NVML_ERROR_GPU_IS_LOST: _GPU_FAILED,
     pynvml.NVML_ERROR_RESET_REQUIRED: _GPU_FAILED,
 }
@@ -131,25 +133,28 @@ class _NvidiaGpu(Gpu):
             return str(pynvml.nvmlSystemGetDriverVersion())
 
     def range_mw(self) -> tuple[int, int]:
-        with _explained(f"read the power limits of {self}"):
+        with _explained(f"read the power limits of {self}", not_supported=_NO_LIMIT):
             lowest, highest = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
             return int(lowest), int(highest)
 
     def limit_mw(self) -> int:
-        with _explained(f"read the power limit of {self}"):
+        with _explained(f"read the power limit of {self}", not_supported=_NO_LIMIT):
             return int(pynvml.nvmlDeviceGetPowerManagementLimit(self._handle))
 
     def default_limit_mw(self) -> int:
-        with _explained(f"read the default power limit of {self}"):
+        with _explained(f"read the default power limit of {self}", not_supported=_NO_LIMIT):
             return int(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle))
 
     def set_limit_mw(self, limit_mw: int) -> None:
-        with _explained(f"set a power limit of {limit_mw / 1000:g} W on {self}", _TO_SET):
+        doing = f"set a power limit of {limit_mw / 1000:g} W on {self}"
+        with _explained(doing, permission=_TO_SET, not_supported=_NO_LIMIT):
             pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
 
 
 @contextmanager
-def _explained(doing: str, permission: str = _TO_READ) -> Iterator[None]:
+def _explained(
+    doing: str, *, permission: str = _TO_READ, not_supported: str = _NOT_SUPPORTED
+) -> Iterator[None]:
     """Raise NVML's errors with what failed and a remedy."""
     try:
         yield
@@ -158,4 +163,6 @@ def _explained(doing: str, permission: str = _TO_READ) -> Iterator[None]:
         cause = _CAUSES.get(error.value, "driver")
         if cause == "no_permission":
             remedy = permission
+        elif cause == "no_power_control":
+            remedy = not_supported
         raise ZeusMeterError(f"cannot {doing}: {error}; {remedy}", {"cause": cause}) from error

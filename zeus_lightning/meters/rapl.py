@@ -113,6 +113,8 @@ class _Package:
             name = (directory / "name").read_text().strip()
             self.name = f"{name} of {package}" if package else name
             first_uj, range_uj = self._number("energy_uj"), self._number("max_energy_range_uj")
+            if range_uj <= 0:
+                raise ValueError(f"max_energy_range_uj is {range_uj}")
             self._counter = WrappingCounter(first_uj, range_uj)
         self._moved_cpu_s = time.process_time()
 

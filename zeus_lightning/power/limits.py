@@ -94,14 +94,24 @@ class GpuLimit:
     def _has_the_energy_of(self, zeusd_id: int) -> bool:
         assert self.zeusd is not None
         try:
-            before_mj = self._gpu.counter_mj() or 0
+            before_mj = self._counter_mj()
             energy_mj = self.zeusd.gpu_energy_mj(zeusd_id)
-            after_mj = self._gpu.counter_mj() or 0
+            after_mj = self._counter_mj()
         except ZeusdError as error:
             if error.cause == "no_permission":
                 raise
             return False  # a GPU without a counter
         return before_mj <= energy_mj <= after_mj
+
+    def _counter_mj(self) -> int:
+        energy_mj = self._gpu.counter_mj()
+        if energy_mj is None:
+            raise ZeusPowerError(
+                f"cannot set a power limit on {self._gpu} through {self.zeusd}: it has no energy "
+                "counter, by which zeusd's GPUs are told apart; run as root, without zeusd",
+                {"cause": "zeusd"},
+            )
+        return energy_mj
 
 
 @contextmanager

@@ -107,6 +107,12 @@ class PowerProfile:
                 )
 
     def choose_again(self, selector: Selector, inputs: SelectorInputs) -> Self:
-        """Return the profile with the limit that `selector` chooses from the same points."""
+        """Return the profile with the limit that `selector` chooses from the same points.
+
+        Raises:
+            ZeusConfigError: It chooses another limit than theirs.
+        """
         chosen_w = selector.select(self.points, inputs)
+        if chosen_w not in {point.limit_w for point in self.points}:
+            raise ZeusConfigError(f"the selector chose {chosen_w!r} W, which was not measured")
         return replace(self, chosen_w=chosen_w, selector=selector.name, **asdict(inputs))

@@ -5,7 +5,8 @@ step on the same events, and their measurements are merged (`merge`) before they
 So all ranks set the same limit before the same batch.
 
 A limit is set; `warmup_steps` batches pass, in which power and clocks settle; then a *window* of
-whole batches is measured. An interruption (the end of an epoch, a validation, a checkpoint)
+whole batches is measured. The search's first batch is never measured, because it may compile the
+model or try algorithms. An interruption (the end of an epoch, a validation, a checkpoint)
 discards the open window and restarts the warm-up, because the batches after it are different.
 
 **Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`. The first
@@ -181,7 +182,10 @@ class Profiler:
             return ()
         self._in_batch = True
         self._idle = False
-        actions = self._next_limit() if self.limit_w is None else ()
+        actions: tuple[Action, ...] = ()
+        if self.limit_w is None:
+            actions = self._next_limit()
+            self._warmup = max(self._warmup, 1)  # the first batch of all
         if self.done or self._warmup or self._left is not None:
             return actions
         return (*actions, *self._start_window())

@@ -307,7 +307,9 @@ class PowerSearch:
     def _finish(self, profiler: Profiler, limit_w: int) -> None:
         """Set the limit that was found best, and store what was measured."""
         points, selector = profiler.points, self._selector
-        zeus_cost = selector if isinstance(selector, ZeusCost) else ZeusCost()
+        zeus_cost = ZeusCost()  # the job's, for selectors that do not choose by a cost
+        if isinstance(selector, ZeusCost) and selector.name not in ("energy", "time"):
+            zeus_cost = selector
         cost = partial(zeus_cost.cost, inputs=self._inputs)
         rank_zero_info(
             "zeus: the power limits measured, with energy and time against the highest\n"
@@ -323,7 +325,7 @@ class PowerSearch:
             points=points,
             chosen_w=limit_w,
             selector=selector.name,
-            search=type(profiler.search).__name__.lower(),
+            search=profiler.search.name,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:

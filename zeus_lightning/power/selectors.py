@@ -101,7 +101,7 @@ class ZeusCost(CostSelector):
 
     @property
     def name(self) -> str:
-        """`energy`, `time` or `zeus-cost`, followed by the selector's own eta if it has one."""
+        """`zeus-cost`, and the selector's own eta if it has one: `energy` for 1, `time` for 0."""
         if self.eta_knob is None:
             return "zeus-cost"
         return {1.0: "energy", 0.0: "time"}.get(self.eta_knob, f"zeus-cost:{self.eta_knob!r}")

@@ -81,12 +81,18 @@ def size_attribute(trainer: Trainer) -> str:
 
     A datamodule whose `setup()` divides `batch_size` among the devices, as the one of
     lightning-hydra-template, has done so before a callback's `setup()`. Its `train_dataloader()`
-    uses the quotient.
+    uses the quotient. A datamodule may also have just one attribute of another name that contains
+    "batch_size", such as `train_batch_size`.
     """
     data = trainer.datamodule  # type: ignore[attr-defined]
-    quotient = "batch_size_per_device"
-    is_divided = data is not None and is_size(vars(data).get(quotient))
-    return quotient if is_divided else "batch_size"
+    usual, quotient = "batch_size", "batch_size_per_device"
+    if data is None:
+        return usual
+    if is_size(vars(data).get(quotient)):
+        return quotient
+    similar = _similar_names(data)
+    has_usual = [*holders_in(data, usual), *holders_in(data, quotient)]
+    return similar[0] if len(similar) == 1 and not has_usual else usual
 
 
 def default_batch_size(
@@ -112,11 +118,7 @@ def default_batch_size(
     data = trainer.datamodule  # type: ignore[attr-defined]
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
-        similar = [
-            name
-            for name, value in vars(module if data is None else data).items()
-            if "batch_size" in name and is_size(value)
-        ]
+        similar = _similar_names(module if data is None else data)
         uses = f"such as {similar[0]!r}" if similar else "the name of the one it uses"
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
@@ -132,6 +134,12 @@ def default_batch_size(
             "if you pass default_batch_size=..."
         )
     return own[0] * share
+
+
+def _similar_names(owner: Any) -> list[str]:
+    """The attributes that may have a batch size, by name and value."""
+    values = vars(owner).items()
+    return [name for name, value in values if "batch_size" in name and is_size(value)]
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

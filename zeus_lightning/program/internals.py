@@ -92,6 +92,11 @@ def training_log(trainer: Trainer, metric: str) -> Any:
     return None
 
 
+def is_of_last_batch(log: Any, metric: str) -> bool:
+    """Whether a metric's value is the last batch's, by what `training_log` returned for it."""
+    return log is not None and log.on_step and metric == log.forked_name(on_step=True)
+
+
 def train_loaders(trainer: Trainer) -> list[Any]:
     """The train dataloaders that Lightning has built; none before the first was built."""
     combined = trainer.fit_loop._combined_loader

@@ -7,6 +7,7 @@ from typing import Literal
 from lightning.pytorch import Trainer
 
 from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.program.internals import is_of_last_batch, training_log
 
 Mode = Literal["min", "max"]
 
@@ -63,12 +64,16 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
     copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
-    logged = " or ".join(f"monitor={name!r}" for name in names if name not in copies)
-    remedy = f"pass {logged}"
-    if not names:
+    offered = [
+        name
+        for name in names
+        if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
+    ]
+    remedy = "pass " + " or ".join(f"monitor={name!r}" for name in offered)
+    if not offered:
         remedy = (
             "and nothing has been logged for an epoch; call self.log(NAME, ..., on_epoch=True) in "
-            "validation_step(), and pass monitor=NAME"
+            "validation_step(), or without validation in training_step(), and pass monitor=NAME"
         )
     return ZeusConfigError(
         "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "

@@ -117,7 +117,7 @@ def _sum_up(console: Console, driver: Driver, client: BSOClient) -> None:
     console.print(table)
     job_id = next(each.run.trial.job_id for each in driver.tries if each.run)
     try:
-        lines = list(summary.saved(job_id, client.savings(job_id)))
+        lines = list(summary.saved(job_id, client.savings(job_id), driver.tries))
     except ZeusError:
         text = f"The service at {client.url} has no savings for job {job_id!r}"
         lines = [f"{text}: if the script names another service, pass that as --url."]

@@ -35,7 +35,8 @@ def line(each: Try) -> str:
 
 def _short(value: float) -> str:
     """A number in few digits: tenths if it is small."""
-    return f"{value:.1f}" if abs(value) < 1e5 else f"{value:.0f}"
+    # adding zero makes -0.0 positive
+    return f"{round(value, 1) + 0.0:.1f}" if abs(value) < 1e5 else f"{value:.0f}"
 
 
 def table(tries: Sequence[Try]) -> Table | None:
@@ -91,14 +92,16 @@ def _measured(tries: Sequence[Try]) -> list[tuple[float, float, float]]:
     ]
 
 
-def saved(job_id: str, savings: dict[str, Any]) -> Iterator[str]:
-    """Lines that say what a job has saved so far, from the service's answer."""
+def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterator[str]:
+    """Lines that say what a job has saved so far, from the service's answer after these tries."""
     amounts = savings.get("saved")
     if amounts is None:
-        yield (
-            f"Job {job_id!r}: savings are unknown until a run with the default batch size "
-            "converges."
-        )
+        last = next((each.run for each in reversed(tries) if each.run), None)
+        event = "a run with the default batch size converges"
+        # the baseline that sets the target has converged
+        if last and last.job.target_metric is None and last.outcome != "converged":
+            event = "the baselines have set the target"
+        yield f"Job {job_id!r}: savings are unknown until {event}."
         return
     yield f"Job {job_id!r} has saved so far, against its default batch size (95 % interval):"
     for name, field, unit in (

@@ -18,12 +18,12 @@ from zeus_lightning.errors import (
     ZeusServiceError,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, JobSpec, Outcome, Report, shortest_decimal
+from zeus_lightning.messages import FAILED, JobSpec, Outcome, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import logging_step, training_log
+from zeus_lightning.program.internals import is_of_last_batch, logging_step, training_log
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
@@ -103,6 +103,8 @@ class Fit:
         own = self.run.job
         try:
             batch_size = self.run.start()
+            if self.run.is_without_service and self.run.job.max_epochs < 1:
+                raise no_max_epochs(self.trainer)  # no registered job can be asked
             self._inject(batch_size, self.run.job)
         except ZeusServiceError as error:
             missing = error.fields.get("errors", {})
@@ -226,8 +228,8 @@ class Fit:
             return False
         self._has_reported = True
         self.trainer.should_stop |= decision.stop
-        if record is not None and record.report is not None and self.trainer.loggers:
-            self._log(record, record.report)
+        if record is not None and self.trainer.loggers:
+            self._log(record)
         return True
 
     def _read_metric(self, *, may_wait: bool) -> float | None:
@@ -245,7 +247,7 @@ class Fit:
             log = training_log(self.trainer, monitor)
             if log is not None and log.forked and may_wait:
                 return None  # until the epoch ends it is the last batch's, and then their mean
-            if log is not None and log.on_step and monitor == log.forked_name(on_step=True):
+            if is_of_last_batch(log, monitor):
                 raise ZeusConfigError(
                     f"monitor is {monitor!r}, which training logs for each batch, so its value is "
                     "the last batch's; pass on_step=False, on_epoch=True to "
@@ -253,14 +255,17 @@ class Fit:
                 )
         return shortest_decimal(logged[monitor])
 
-    def _log(self, record: TrialRecord, report: Report) -> None:
+    def _log(self, record: TrialRecord) -> None:
         """Log what the trial has taken so far."""
+        report, cost_j = record.report, record.cost_j
+        if report is None or cost_j is None:
+            return
         metrics = {
             "zeus/batch_size": float(record.trial.batch_size),
             "zeus/energy_j": report.energy_j,
             "zeus/time_s": report.time_s,
             "zeus/power_w": report.energy_j / max(report.time_s, 1e-9),
-            "zeus/cost_j": record.job.cost_j(record.hardware, report),
+            "zeus/cost_j": cost_j,
         }
         metrics |= self.run.meter.breakdown(record.spent)
         for logger in self.trainer.loggers:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 from contextlib import suppress
 
 import torch
@@ -11,7 +12,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from zeus_lightning.errors import ZeusError, ZeusTrialFailed
 from zeus_lightning.messages import MAX_REASON, Outcome
-from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.record import TrialRecord, epochs_text
 
 _FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit)
 """What ends a run that is in order; SIGTERM is a SystemExit."""
@@ -19,9 +20,9 @@ _FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, Generato
 
 def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome, str]:
     """The outcome of a trial that is still open when training ends, and why."""
-    epochs = trainer.current_epoch
+    epochs = epochs_text(trainer.current_epoch)
     if _out_of_time(trainer):
-        reason = f"max_time was reached after {epochs} epochs"
+        reason = f"max_time was reached after {epochs}"
         if record.job.target_metric is None:
             reason += (
                 ", so this baseline does not count until it is resumed and completes; if max_time "
@@ -31,14 +32,14 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped it before a validation"
     if record.report is None:
-        reason = f"training ended after {epochs} epochs without a validation"
+        reason = f"training ended after {epochs} without a validation"
         if _out_of_steps(trainer):
             reason = f"max_steps={trainer.max_steps} ended the training without a validation"
         # With the default batch size, it may have one: epochs have other numbers of batches.
         is_default = record.trial.batch_size == record.job.default_batch_size
         return "errored" if is_default else "not_converged", reason
     if record.job.target_metric is None:
-        return "completed", f"training ended after {epochs} epochs"
+        return "completed", f"training ended after {epochs}"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
     stopped = "another callback stopped it" if trainer.should_stop else "training ended"
@@ -82,8 +83,12 @@ def is_trial_failure(exception: BaseException) -> bool:
 
 
 def reason_of(exception: BaseException) -> str:
-    """The class and message of an exception, as text that can be sent and stored: not too long."""
+    """The class and message of an exception, or SIGTERM, as text that can be sent and stored."""
     text = type(exception).__name__
+    if isinstance(exception, SystemExit) and (
+        text == "SIGTERMException" or exception.code == 128 + signal.SIGTERM
+    ):
+        return "by SIGTERM"
     if isinstance(exception, ProcessRaisedException):
         text = f"{_last_error(exception.msg)} (in process {exception.error_index})"
     else:

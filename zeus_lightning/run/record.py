@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -57,8 +57,11 @@ class TrialRecord:
 
     @property
     def cost_j(self) -> float | None:
-        """Cost at the last report, in joules."""
-        return None if self.report is None else self.job.cost_j(self.hardware, self.report)
+        """Cost at the last report, in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        if self.report is None:
+            return None
+        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
+        return eta * self.report.energy_j + (1 - eta) * time_j
 
     @property
     def target_reached(self) -> bool:
@@ -73,7 +76,8 @@ class TrialRecord:
         )
         if self.report is not None:
             text += (
-                f" ({self.job.monitor} {self.report.metric:.6g} after {self.report.epoch} epochs, "
+                f" ({self.job.monitor} {self.report.metric:.6g} after "
+                f"{epochs_text(self.report.epoch)}, "
                 f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
                 f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost_j:.1f} J)"
             )
@@ -129,16 +133,16 @@ class TrialRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the values of `to_json`, or of the outcome file."""
+        """Build from the values of `to_json` or the outcome file; unknown ones are ignored."""
         messages = {
             "job": JobSpec.from_json(data["job"]),
             "trial": TrialStart.from_json(data["trial"]),
             "hardware": Hardware.from_json(data["hardware"]),
             "report": None if data["report"] is None else Report.from_json(data["report"]),
-            "spent": Reading(**data["spent"]),
+            "spent": Reading(**_known(Reading, data["spent"])),
             "unsent": list(map(Report.from_json, data["unsent"])),
         }
-        return cls(**{k: v for k, v in data.items() if k != "cost_j"} | messages)
+        return cls(**_known(cls, data) | messages)
 
     def write(self, path: Path) -> None:
         """Write the record and its cost as JSON, replacing the file as a whole.
@@ -172,6 +176,11 @@ class TrialRecord:
             return cls.from_json(json.loads(path.read_bytes()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another kind
             return None
+
+
+def epochs_text(epochs: int) -> str:
+    """A number of epochs, in words."""
+    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 class ShowsTrial:
@@ -211,6 +220,12 @@ class ShowsTrial:
     @property
     def _record(self) -> TrialRecord | None:
         raise NotImplementedError
+
+
+def _known(of: type[TrialRecord | Reading], data: dict[str, Any]) -> dict[str, Any]:
+    """The members of a JSON object that are fields of a class of this version."""
+    names = {each.name for each in fields(of)}
+    return {name: value for name, value in data.items() if name in names}
 
 
 def temporary_file() -> Path:

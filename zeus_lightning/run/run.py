@@ -18,7 +18,7 @@ from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outco
 from zeus_lightning.meters import EnergyMeter, Reading
 from zeus_lightning.program.batch_size import check_shares
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
-from zeus_lightning.run.record import TrialRecord
+from zeus_lightning.run.record import TrialRecord, epochs_text
 from zeus_lightning.run.run_meter import RunMeter
 from zeus_lightning.run.trial_calls import end_at_once, start_heartbeat, start_trial
 
@@ -174,9 +174,7 @@ class Run:
             if report is not None:
                 record.report, record.spent = report, spent
             self._apply(decision)
-            report = record.report
-            cost = None if report is None else self.job.cost_j(record.hardware, report)
-            decision = replace(decision, cost=cost)
+            decision = replace(decision, cost=record.cost_j)
         is_alone = self.record is None and not self._has_stopped
         if is_alone and self.job.is_reached_by(metric):
             rank_zero_info(f"zeus: the target is reached ({self.job.monitor} {metric:.6g})")
@@ -292,7 +290,7 @@ class Run:
         if not math.isfinite(spent.energy_j):
             return metric, None, self._give_up("an energy meter failed", end=True)
         if not abs(metric) <= MAX_METRIC:  # also false for NaN
-            reason = f"the metric is {metric} after {epochs} epochs"
+            reason = f"the metric is {metric} after {epochs_text(epochs)}"
             return metric, None, self._end("diverged", reason)
         if record.trial.trial_number == 1 and not self._sequence and self.job.is_reached_by(metric):
             rank_zero_warn(

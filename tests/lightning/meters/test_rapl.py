@@ -75,6 +75,13 @@ def test_a_counter_that_stands_still_while_this_process_computes_is_an_error(
 # Wrap-around
 
 
+def test_a_counter_without_a_range_is_an_error_of_the_meter(powercap: FakePowercap) -> None:
+    powercap.add_package(0)
+    (powercap.root / "intel-rapl:0/max_energy_range_uj").write_text("0\n")
+    with pytest.raises(ZeusMeterError, match="max_energy_range_uj is 0"):
+        RaplMeter(powercap.root)
+
+
 def test_no_wrap_around_is_missed_between_two_distant_readings(powercap: FakePowercap) -> None:
     powercap.add_package(0)
     meter = RaplMeter(powercap.root, sample_interval_s=0.01)

@@ -9,6 +9,8 @@ from fake_nvml import FakeDriver
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
 
+NO_LIMIT = "the GPU's power limit cannot be used, as under MIG .*; choose another GPU$"
+
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
     gpu = fake_gpus.add_gpu(min_w=99.2, max_w=432.9)
@@ -24,8 +26,9 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
     ("kind", "code", "cause", "text"),
     [
         ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "--cap-add SYS_ADMIN"),
-        ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "as under MIG"),
-        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "as under MIG"),
+        ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
+        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
+        ("limit", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "no_power_control", NO_LIMIT),
         ("limit", pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost", "dmesg"),
         ("find", pynvml.NVML_ERROR_UNKNOWN, "driver", "nvidia-smi"),
     ],

@@ -73,6 +73,19 @@ def test_the_daemon_of_another_host_sets_nothing(
     assert limits_mw(elsewhere) == limits_mw(fake_gpus) == [300_000, 300_000]
 
 
+def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
+    fake_gpus: FakeDriver, daemon: FakeZeusd
+) -> None:
+    fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with (
+        closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
+        pytest.raises(ZeusPowerError, match="it has no energy counter, by which") as raised,
+    ):
+        limit.set_mw(150_000)
+    assert raised.value.fields == {"cause": "zeusd"}
+    assert limits_mw(fake_gpus) == [250_000, 250_000]
+
+
 def set_limit_and_die(address: str) -> None:
     TemporaryLimit(GpuLimit(0, Zeusd(address))).set_w(125)
     os._exit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,3 +122,15 @@ def test_a_changed_selector_chooses_again_from_the_stored_points() -> None:
     slower = SelectorInputs(eta_knob=1.0, max_power_w=1400.0)
     again = PROFILE.choose_again(parse_selector("zeus-cost"), slower)
     assert again == replace(PROFILE, chosen_w=300, eta_knob=1.0)
+
+
+def test_a_selector_that_chooses_a_limit_without_a_point_is_an_error() -> None:
+    class Between:
+        name = "between"
+
+        def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+            return 400
+
+    inputs = SelectorInputs(max_power_w=1400.0)
+    with pytest.raises(ZeusConfigError, match="the selector chose 400 W, which was not measured"):
+        PROFILE.choose_again(Between(), inputs)

@@ -119,6 +119,18 @@ def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
     ]
 
 
+def test_the_first_batch_is_never_measured() -> None:
+    settings = ProfilerSettings(warmup_steps=0, profile_steps=7, min_seconds=0)
+    training = Training(profiler(settings)).epochs(10_000)
+    assert training.log[:5] == [
+        (0, SetLimit(250)),
+        (1, StartWindow()),
+        (8, EndWindow()),
+        (8, SetLimit(225)),
+        (8, StartWindow()),
+    ]
+
+
 def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
     seconds = batch_takes(250).time_s * 100.5
     settings = ProfilerSettings(warmup_steps=5, profile_steps=40, min_seconds=seconds)

@@ -80,6 +80,7 @@ def killed(fake_gpus: FakeDriver) -> int:
 
 @pytest.fixture
 def limit(fake_gpus: FakeDriver) -> Iterator[GpuLimit]:
+    fake_gpus.gpus[0].limit_mw = 234_567  # no whole watts
     limit = GpuLimit(0)
     yield limit
     limit.close()
@@ -167,20 +168,22 @@ def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: GpuLimi
 
 
 def test_a_living_process_with_the_pid_of_a_killed_one_refuses_nobody(
-    fake_gpus: FakeDriver, killed: int, limit: GpuLimit
+    fake_gpus: FakeDriver, killed: int
 ) -> None:
     path = records_folder() / f"{fake_gpus.gpus[0].uuid}.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "pid": os.getpid()}))
-    temporary = TemporaryLimit(limit)
-    assert fake_gpus.gpus[0].limit_mw == 250_000
-    temporary.restore()
+    with closing(GpuLimit(0)) as limit:
+        temporary = TemporaryLimit(limit)
+        assert fake_gpus.gpus[0].limit_mw == 250_000
+        temporary.restore()
 
 
 def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_file(
-    fake_gpus: FakeDriver, killed: int, limit: GpuLimit
+    fake_gpus: FakeDriver, killed: int
 ) -> None:
-    assert check_settable(limit)
+    with closing(GpuLimit(0)) as limit:
+        assert check_settable(limit)
     assert fake_gpus.gpus[0].limit_mw == 125_000
     with closing(GpuLimit(1)) as other:
         assert not check_settable(other)
@@ -220,7 +223,7 @@ def test_a_broken_file_is_no_record(fake_gpus: FakeDriver, limit: GpuLimit) -> N
         assert temporary.recovered == ""
         temporary.set_w(125)
         temporary.restore()
-        assert fake_gpus.gpus[0].limit_mw == 300_000
+        assert fake_gpus.gpus[0].limit_mw == 234_567
         path.write_text(text)
         ((_, finished, message),) = restore_all()
         assert finished
@@ -245,7 +248,7 @@ def test_a_gpu_that_is_lost_keeps_its_file_for_later(
         gpu.fail(kind, 0)
     ((_, finished, _),) = restore_all()
     assert finished
-    assert gpu.limit_mw == 300_000
+    assert gpu.limit_mw == 234_567
 
 
 def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_counts_as_set(
@@ -257,4 +260,4 @@ def test_however_often_the_driver_refuses_a_limit_the_one_set_before_still_count
         with pytest.raises(ZeusPowerError):
             temporary.set_w(refused_w)
     assert temporary.restore() == ""
-    assert fake_gpus.gpus[0].limit_mw == 300_000
+    assert fake_gpus.gpus[0].limit_mw == 234_567

@@ -6,7 +6,7 @@ import itertools
 from io import StringIO
 from typing import Any, get_args
 
-from records import hardware, record, report, trial_start
+from records import hardware, job_spec, record, report, trial_start
 from rich.console import Console
 
 from zeus_lightning.messages import Outcome, Why
@@ -66,9 +66,22 @@ def test_without_a_measured_try_there_is_no_table() -> None:
     assert summary.table([tried(1, None, code=75), tried(1, run("converged", report=None))]) is None
 
 
-def test_what_was_saved_is_unknown_until_the_default_has_converged() -> None:
-    (shown,) = summary.saved("nightly", {"saved": None})
-    assert "unknown until a run with the default batch size converges" in shown
+def test_what_was_saved_is_unknown_until_the_baselines_end_and_the_default_has_converged() -> None:
+    learning = job_spec(target_metric=None)
+    for outcome, job, event in (
+        ("converged", job_spec(), "a run with the default batch size converges"),
+        ("completed", learning, "the baselines have set the target"),
+        ("converged", learning, "a run with the default batch size converges"),  # the last one
+    ):
+        tries = [tried(1, run(outcome, job=job)), tried(2, None)]
+        (shown,) = summary.saved("nightly", {"saved": None}, tries)
+        assert shown == f"Job 'nightly': savings are unknown until {event}."
+
+
+def test_nothing_saved_has_no_sign() -> None:
+    interval = {"estimate": -0.04, "low": -9.0, "high": 0.0}
+    amounts = {"energy_j": interval, "time_s": interval, "cost": interval}
+    assert "  energy: 0.0 J (-9.0 to 0.0 J)" in summary.saved("nightly", {"saved": amounts}, [])
 
 
 def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:

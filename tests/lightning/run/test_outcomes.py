@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from zeus_lightning import ZeusConfigError
@@ -61,3 +62,16 @@ def test_a_killed_process_has_the_outcome_of_its_signal(number: int, outcome: st
     with pytest.raises(ProcessExitedException) as raised:
         torch.multiprocessing.start_processes(dies, (number,), nprocs=1, start_method="fork")
     assert outcome_of(raised.value) == outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SIGTERMException(), "by SIGTERM"),
+        (SystemExit(128 + signal.SIGTERM), "by SIGTERM"),
+        (SystemExit(1), "SystemExit: 1"),
+        (ValueError(128 + signal.SIGTERM), "ValueError: 143"),
+    ],
+)
+def test_the_signal_that_ended_a_run_is_named(error: BaseException, reason: str) -> None:
+    assert reason_of(error) == reason

@@ -21,6 +21,9 @@ def test_a_record_survives_its_file_which_is_removed_only_if_it_is_one(tmp_path:
         one.write(path)
         assert TrialRecord.read(path) == one
         assert json.loads(path.read_text())["cost_j"] == one.cost_j
+    newer = json.loads(path.read_text()) | {"colour": "red"}
+    path.write_text(json.dumps(newer | {"spent": newer["spent"] | {"water_l": 1.0}}))
+    assert TrialRecord.read(path) == SAVED
     assert list(tmp_path.iterdir()) == [path]
     TrialRecord.remove(path)
     assert not path.exists()
@@ -36,3 +39,8 @@ def test_a_device_is_not_replaced_by_a_record(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="it is not a regular file"):
         SAVED.write(link)
     assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
+
+
+def test_the_summary_of_one_epoch_says_epoch() -> None:
+    assert " after 1 epoch, " in record(report=report(1)).summary()
+    assert " after 2 epochs, " in record(report=report(2)).summary()
