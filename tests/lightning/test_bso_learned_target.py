@@ -233,7 +233,7 @@ def test_batch_sizes_are_per_device_if_the_registered_job_says_so(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    sizes = {"batch_sizes": [3, 9], "default_batch_size": 9}
+    sizes = {"batch_sizes": [3, 9], "default_batch_size": 9, "beta_knob": None}
     job, seen = registered(service, batch_size_scope="per_device", **sizes), []
     for _ in range(2):
         net, callback = Net(), ZeusBSOCallback(service.url, job_id=job, lr_scaling="linear")
