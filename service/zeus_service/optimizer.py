@@ -36,6 +36,7 @@ from zeus_service.errors import (
     OtherGeneration,
     ReportConflict,
     TrialFinished,
+    unknown_job,
 )
 from zeus_service.savings import power
 
@@ -269,7 +270,10 @@ def describe_job(
     """
     job = jobs.get(session, job_id)
     spec = jobs.specification(job)
-    state = session.scalars(select(queries.state_column).where(Job.key == job.key)).one()
+    query = select(queries.state_column).where(Job.key == job.key, Job.job_id == job_id)
+    state = session.scalars(query).one_or_none()
+    if state is None:
+        raise unknown_job(job_id)  # it was deleted meanwhile
     if not job.hardware:
         return job, state, None
     hardware = Hardware.of(job.hardware[-1])

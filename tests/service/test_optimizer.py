@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from service.db.races import just_before, on_servers
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
 from service.jobs import report as report_of
 from zeus_service import maintenance, optimizer
@@ -16,7 +17,7 @@ from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.db import jobs
 from zeus_service.db.tables import MAX_REASON, Trial
-from zeus_service.errors import ExhaustedJob, KeyConflict, ReportConflict
+from zeus_service.errors import ExhaustedJob, KeyConflict, NotFound, ReportConflict
 
 
 def start(**changes: Any) -> Trial:
@@ -135,13 +136,23 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
         assert start(policy=policy).batch_size == 32
         optimizer.end_trial("job", number, "errored")
     fourth = start(policy=policy)
-    assert fourth.batch_size == 16
+    assert fourth.batch_size == {"zeus": 16, "information_directed": 64}[policy]
     assert "skipping 32 (errored): its last 3 trials gave no result" in fourth.start_reason
     arms = {arm.batch_size: arm.status for arm in estimates()}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}
     report(1)  # the first trial is resumed
     assert "32" not in start(policy=policy).start_reason
     assert maintenance.rebuild("job")
+
+
+@on_servers
+def test_a_job_that_is_deleted_while_it_is_described_is_unknown(app: Flask) -> None:
+    register()
+    with (
+        just_before("SELECT CASE", lambda: maintenance.delete_job("job")),
+        pytest.raises(NotFound),
+    ):
+        optimizer.describe_job("job")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -214,6 +214,7 @@ def test_under_nohup_the_command_ignores_sighup() -> None:
 def test_ctrl_c_at_a_terminal_reaches_the_command_once() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in the background
         os.execv(EXEC[0], [*EXEC, sys.executable, "-c", RECORDS_SIGNALS])
     shown = b""
 
