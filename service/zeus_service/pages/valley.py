@@ -86,7 +86,7 @@ def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
 def _estimates(
     on: OnHardware, window: plot.Window, labelled: set[int | None], trials: Sequence[Trial]
 ) -> list[Figure]:
-    """The expected costs; those of some batch sizes have a label, and the best one has a ring."""
+    """The expected costs; some batch sizes have a label, and the best one has a ring."""
     known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
     if not known:
         return []
@@ -124,7 +124,7 @@ def _estimates(
 
 
 def _place(on: OnHardware, arm: ArmEstimate, trials: Sequence[Trial], window: plot.Window) -> str:
-    """The place of a batch size's label: farthest from the markers of the one beside it."""
+    """The place of a batch size's label: farthest from its neighbor's markers."""
     index, mean = on.arms.index(arm), arm.mean or window[0]
     step, room = _LABEL_HEIGHT * math.log(window[1] / window[0]), {}
     for side, beside in (("right", on.arms[index + 1 :][:1]), ("left", on.arms[:index][-1:])):
