@@ -121,7 +121,7 @@ class AmdMeter(GpuMeter):
     def _open(self, gpus: Sequence[int | str], closing: ExitStack) -> list[Gpu]:  # noqa: ARG002
         opened = [_AmdGpu(gpu) for gpu in gpus]
         for gpu in opened:
-            gpu.start_counting()  # for the check; GpuMeter starts it again, so that it counts anew
+            gpu.start_counting()  # for the check; GpuMeter then starts it again, from zero
         counting = [gpu for gpu in opened if gpu.counts_energy]
         start_s, powers_w = time.monotonic(), [gpu.power_w() for gpu in counting]
         if counting:

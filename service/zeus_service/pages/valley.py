@@ -127,8 +127,8 @@ def _place(on: OnHardware, arm: ArmEstimate, trials: Sequence[Trial], window: pl
     """The place of a batch size's label: farthest from its neighbor's markers."""
     index, mean = on.arms.index(arm), arm.mean or window[0]
     step, room = _LABEL_HEIGHT * math.log(window[1] / window[0]), {}
-    for side, beside in (("right", on.arms[index + 1 :][:1]), ("left", on.arms[:index][-1:])):
-        for other in beside:
+    for side, neighbors in (("right", on.arms[index + 1 :][:1]), ("left", on.arms[:index][-1:])):
+        for other in neighbors:
             costs = [trial.cost for trial in trials if trial.batch_size == other.batch_size]
             costs = [cost for cost in (*costs, other.mean, on.cost_bound) if cost]
             for height, above in (("bottom", -step), ("top", step)):
