@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy import Row, select
+from sqlalchemy import Row, insert, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
@@ -173,8 +173,8 @@ def report(
     if decision.outcome is not None:
         jobs.end(session, job, spec, trial, decision.outcome, decision.reason)
     measured = {name: value for name, value in vars(given).items() if name in _STORED}
-    this = {"job_key": job.key, "trial_number": trial_number, "reported_at": unix_now()}
-    session.add(tables.Report(**this, **measured, **vars(decision)))
+    this = {"job_key": job.key, "trial_number": trial_number}
+    session.connection().execute(_INSERT_REPORT, {**this, **measured, **vars(decision)})
     return decision
 
 
@@ -317,6 +317,7 @@ def list_trials(session: Session, job_id: str, *, after: int = 0, limit: int = 1
     return list(session.scalars(query.order_by(Trial.trial_number).limit(limit)))
 
 
+_INSERT_REPORT = insert(tables.Report.__table__).values(reported_at=unix_now())
 _STORED = set(tables.Report.__table__.columns.keys())
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import Select, bindparam, func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service import counters
@@ -44,7 +44,7 @@ MAX_LOST_AT_ONCE = 1000
 
 def find(session: Session, job_id: str) -> Job | None:
     """Read a job with its state, without a lock; None if there is none."""
-    return session.scalars(_with_state(_job(job_id))).one_or_none()
+    return session.scalars(_JOB, {"job_id": job_id}).one_or_none()
 
 
 def get(session: Session, job_id: str) -> Job:
@@ -54,10 +54,8 @@ def get(session: Session, job_id: str) -> Job:
 
 def lock(session: Session, job_id: str) -> Job:
     """Lock a job, with its state, until the transaction ends."""
-    query = _with_state(_job(job_id)).with_for_update(key_share=True, of=Job)
-    # What this session read before the lock is older than the row.
-    query = query.execution_options(populate_existing=True)
-    return _known(_first_or_again(lambda: session.scalars(query).one_or_none()), job_id)
+    this = {"job_id": job_id}
+    return _known(_first_or_again(lambda: session.scalars(_LOCKED_JOB, this).one_or_none()), job_id)
 
 
 def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, Trial]:
@@ -72,7 +70,14 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
     return row.Job, row.Trial
 
 
-# Built once: each report and heartbeat uses it.
+# Built once: each request uses one of them.
+_JOB = (
+    select(Job)
+    .where(Job.job_id == bindparam("job_id"))
+    .options(undefer(Job.state), undefer(Job.ledger))
+)
+# What the session read before the lock is older than the row.
+_LOCKED_JOB = _JOB.with_for_update(key_share=True, of=Job).execution_options(populate_existing=True)
 _LOCKED_TRIAL = (
     select(Job, Trial)
     .join(Trial, Job.key == Trial.job_key)
@@ -306,14 +311,6 @@ def summarize(job: Job, spec: JobSpec) -> None:
     job.hardware = found
     latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}
     job.stage, job.best_batch_size = latest["stage"], latest["best_batch_size"]
-
-
-def _job(job_id: str) -> Select[Job]:
-    return select(Job).where(Job.job_id == job_id)
-
-
-def _with_state(query: Select[Job]) -> Select[Job]:
-    return query.options(undefer(Job.state), undefer(Job.ledger))
 
 
 def _first_or_again(read: Callable[[], T | None]) -> T | None:

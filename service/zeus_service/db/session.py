@@ -43,7 +43,7 @@ _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 
 _BUSY = "the job or the database is busy; retry"
 
-_turns: WeakValueDictionary[tuple[int, str], threading.Semaphore] = WeakValueDictionary()
+_turns: WeakValueDictionary[tuple[int, str], threading.Lock] = WeakValueDictionary()
 """Whose turn it is to lock a job, by engine and job: see `_turn`."""
 
 
@@ -174,10 +174,11 @@ def _turn(job_id: object, deadline: float) -> Iterator[None]:
         yield
         return
     key = id(db.engine), "" if is_sqlite else str(job_id)
-    turn = _turns.setdefault(key, threading.Semaphore())
+    turn = _turns.setdefault(key, threading.Lock())
     if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise Contended(_BUSY)
     try:
         yield
     finally:
         turn.release()
+        time.sleep(0)  # gevent wakes the next in line now; else this client's next request is first

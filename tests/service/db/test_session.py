@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import socket
 import sqlite3
 import threading
 import time
@@ -136,6 +139,34 @@ def test_a_last_report_that_many_send_at_once_is_taken_once(
     assert answers.pop()[0] == 200
     assert pulls[trial["batch_size"]] == 1
     assert (trial["outcome"], trial["reports"]) == ("converged", 1)
+
+
+@on_servers
+def test_requests_that_change_a_job_are_served_in_the_order_in_which_they_came(
+    app: Flask, database_url: str, tmp_path: Path
+) -> None:
+    register()
+    body = json.dumps(START)
+    start = (
+        "POST /api/v1/jobs/job/trials HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+    with (
+        ServiceProcess(tmp_path, database_url=database_url) as service,
+        socket.create_connection(("127.0.0.1", service.port)) as first,
+        socket.create_connection(("127.0.0.1", service.port)) as second,
+    ):
+        with transaction() as session:
+            jobs.lock(session, "job")
+            first.sendall(start + start)  # the next request is there before the first is answered
+            wait_until(lambda: waiting_sessions() == 1)
+            second.sendall(start)
+            # Answered by the same worker, after it has read what came before.
+            assert requests.get(f"{service.url}/healthz", timeout=LIMIT_S).ok
+        second.settimeout(LIMIT_S)
+        answer = http.client.HTTPResponse(second)
+        answer.begin()
+        assert json.loads(answer.read())["trial_number"] == 2
 
 
 @on_servers
