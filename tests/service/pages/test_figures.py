@@ -112,6 +112,7 @@ def test_a_run_has_its_power_between_reports() -> None:
     traces = {trace["name"]: trace for trace in figures.run(spec(), rows)["data"]}
     assert traces["power"]["y"] == [50.0, 200.0, None]
     assert traces["stop limit"]["y"][0] is None
+    assert traces["stop limit"]["text"][-1] == "stop limit"
     json.dumps(traces, allow_nan=False)
     assert figures.run(spec(), [])["data"] == []
 
