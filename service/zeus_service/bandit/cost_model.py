@@ -36,6 +36,9 @@ EPOCH_COST = Prior(
     any_curve_residual=(0.4, 0.2),
 )
 
+OUTLIER = 0.01
+"""A lone value is left out if the other runs give a larger one a smaller probability."""
+
 
 class Draws(NamedTuple):
     """Draws of the posterior.
@@ -94,9 +97,20 @@ class CostPosterior:
 
 
 def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
-    """The posterior of the log epochs; None before any run has converged."""
+    """The posterior of the log epochs; None before any run has converged.
+
+    The largest value is left out if its batch size has had no other, and the other runs, at least
+    two, make such a value unlikely. So the batch size is tried again, and then both values count.
+    """
     if not curve.is_known(epochs):
         return None
+    weight, mean_log = epochs["weight"], epochs["mean_log"]
+    largest = max((i for i, each in enumerate(weight) if each), key=mean_log.__getitem__)
+    if weight[largest] == 1 and sum(weight) > 2:
+        others = {**epochs, "weight": [*weight[:largest], 0.0, *weight[largest + 1 :]]}
+        without = infer(others, spec.batch_sizes, EPOCHS)
+        if without.exceeds(largest, mean_log[largest]) < OUTLIER:
+            return without
     return infer(epochs, spec.batch_sizes, EPOCHS)
 
 
