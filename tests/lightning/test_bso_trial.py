@@ -315,6 +315,7 @@ def test_one_log_line_has_the_choice_and_one_the_outcome(
         ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
         ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
         (None, "nightly-Net"),  # as in a notebook
+        ("train.py", "nightly-train-Net"),  # as under cProfile
         ("/venv/lib/site-packages/ray/_private/workers/default_worker.py", "tests-programs-Net"),
         (f"{sysconfig.get_path('scripts')}/train", "tests-programs-Net"),
     ],
@@ -323,6 +324,7 @@ def test_the_job_id_is_by_default_folder_script_and_class(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, job: str
 ) -> None:
     (tmp_path / "nightly").mkdir()
+    (tmp_path / "nightly" / "train.py").touch()
     monkeypatch.chdir(tmp_path / "nightly")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
     assert default_job_id(Net()) == job

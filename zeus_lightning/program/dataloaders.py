@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
+from torch.utils.data import DataLoader
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.batch_size import (
@@ -19,7 +20,7 @@ from zeus_lightning.program.batch_size import (
     loader_origin,
     share,
 )
-from zeus_lightning.program.internals import train_loaders
+from zeus_lightning.program.internals import passed_source, train_loaders
 
 
 def check_loaders(
@@ -81,6 +82,38 @@ def check_loaders(
         f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
         "attribute that it uses as batch_arg_name"
     )
+
+
+def kept_loaders(trainer: Trainer, module: LightningModule) -> list[DataLoader[Any]]:
+    """The dataloaders that the module and its datamodule already have as attributes."""
+    owners = (module, trainer.datamodule)  # type: ignore[attr-defined]
+    values = [value for owner in owners if owner is not None for value in vars(owner).values()]
+    return [value for value in values if isinstance(value, DataLoader)]
+
+
+def check_not_kept(
+    trainer: Trainer, module: LightningModule, attribute: str, kept: list[DataLoader[Any]]
+) -> None:
+    """Check that a train dataloader was built after the batch size was set.
+
+    In a run with the program's own batch size, nothing else shows that the others would fail.
+
+    Args:
+        trainer: The program's Trainer.
+        module: Its module.
+        attribute: The attribute that was set.
+        kept: The `kept_loaders` before that.
+
+    Raises:
+        ZeusConfigError: All were built before.
+    """
+    used, ids = train_loaders(trainer), set(map(id, kept))
+    if passed_source(trainer) is None and used and ids.issuperset(map(id, used)):
+        raise ZeusConfigError(
+            f"the {loader_origin(trainer, module)} returns a DataLoader that was built before the "
+            f"callback set {attribute}, as in setup(), so every run would have batches of "
+            f"{used[0].batch_size}; build it at each call with batch_size=self.{attribute}"
+        )
 
 
 def _lengths(batch: Any) -> list[int]:

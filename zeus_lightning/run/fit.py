@@ -77,6 +77,7 @@ class Fit:
         self._misfit: str | None = None  # why the program cannot train with this batch size
         self._lr_factor = 1.0
         self._attribute = arguments.batch_arg_name or sizes.size_attribute(trainer)
+        self._kept_loaders = dataloaders.kept_loaders(trainer, module)
         destroy_gloo_at_exit()
         job = on_every_rank(self._strategy, lambda: arguments.job(trainer, module))
         self._share = sizes.share(trainer, arguments.batch_size_scope)
@@ -188,6 +189,10 @@ class Fit:
 
     def _start_measuring(self) -> None:
         self.check_loaders()
+        record = self.run.record
+        if record is not None and record.trial.why != "control" and len(record.job.batch_sizes) > 1:
+            kept = self._kept_loaders
+            dataloaders.check_not_kept(self.trainer, self.module, self._attribute, kept)
         self.run.meter.begin()
 
     def check_loaders(self, batch: Any = None) -> None:

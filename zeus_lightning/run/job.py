@@ -217,6 +217,8 @@ def default_job_id(module: LightningModule) -> str:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and _is_installed(Path(script)):
         script = _source_file(type(module))
+    if script is not None and Path(script).exists():  # relative under cProfile or IPython's %run
+        script = str(Path(script).absolute())
     where = [Path.cwd().name] if script is None else [Path(script).parent.name, Path(script).stem]
     name = "-".join([*where, type(module).__name__])
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", name).lstrip("._:-")[-255:]

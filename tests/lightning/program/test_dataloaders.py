@@ -311,3 +311,52 @@ def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_help
     net, helped = Net(), {"batch_arg_name": "batch_size_per_device"}
     trainer(zeus(service.url, job_id=job, **sizes, **helped)).fit(net, LikeHydraTemplate())
     assert net.batch_lengths == {4}
+
+
+class BuildsInSetup(Data):
+    """Its setup(), before any callback's, builds the dataloader."""
+
+    def setup(self, stage: str) -> None:
+        self.train_loader = DataLoader(self.samples, batch_size=self.batch_size)
+
+    def train_dataloader(self) -> Any:
+        return self.train_loader
+
+
+class BuildsAgain(BuildsInSetup):
+    """As a program can do with a library's datamodule."""
+
+    def train_dataloader(self) -> Any:
+        self.setup("fit")
+        return super().train_dataloader()
+
+
+def test_a_loader_that_setup_has_built_is_refused_in_the_first_run(
+    service: ServiceProcess,
+) -> None:
+    early = r"BuildsInSetup returns a DataLoader that was built before.*every run .* batches of 8;"
+    callback = zeus(service.url)
+    with pytest.raises(ZeusConfigError, match=early):
+        trainer(callback).fit(Net(), BuildsInSetup())
+    assert callback.batch_size == 8  # its own, so only the next batch size would have failed
+
+
+def test_a_loader_that_setup_has_built_is_used_if_the_batch_size_never_changes(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = zeus(service.url, batch_sizes=[8])
+    trainer(only).fit(Net(), BuildsInSetup())
+    assert only.outcome == "converged"
+    monkeypatch.setenv("ZEUS_CONTROL", "1")
+    control = zeus(service.url)
+    trainer(control).fit(Net(), BuildsInSetup())
+    assert control.outcome == "converged"
+
+
+def test_a_loader_that_setup_builds_again_at_each_call_follows(service: ServiceProcess) -> None:
+    job, trained = new_job(), []
+    for _ in range(2):
+        net = Net()
+        trainer(zeus(service.url, job_id=job)).fit(net, BuildsAgain())
+        trained.append(net.batch_lengths)
+    assert trained == [{8}, {4}]
