@@ -151,8 +151,8 @@ if __name__ == "__main__":
     url = os.environ.get("ZEUS_SERVER_URL", "http://127.0.0.1:8765")
     parser.add_argument("--url", default=url, help="the service")
     parser.add_argument("--folder", type=Path, default=Path("huggingface-runs"))
-    parser.add_argument("--resume", type=Path, help="a checkpoint's folder")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of an optimizer step")
+    parser.add_argument("--resume", type=Path, help="checkpoint to resume")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step")
     options = parser.parse_args()
     try:
         run = train(options.url, options.folder, options.resume, options.accumulate)

@@ -52,13 +52,13 @@ def random_data(width: int, batch_size: int, batches: int) -> DataLoader[tuple[T
 def main() -> None:
     """Train, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--selector", default="zeus-cost", help="which limit is best")
-    parser.add_argument("--observe", action="store_true", help="change nothing")
+    parser.add_argument("--selector", default="zeus-cost", help="how to choose the limit")
+    parser.add_argument("--observe", action="store_true", help="set no limit")
     parser.add_argument("--profile", type=Path, default=Path("power-profile.json"))
     parser.add_argument("--batches", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--batch-size", type=int, default=4096)
-    parser.add_argument("--min-seconds", type=float, default=2.0, help="of a measurement")
+    parser.add_argument("--min-seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument(
         "--meter", default="auto", help="nvml:0 trains on the CPU and sets the limit of that GPU"
     )
@@ -96,7 +96,7 @@ def main() -> None:
     except ZeusError as error:
         raise SystemExit(str(error)) from None
     if callback.limit_w is not None:
-        print(f"Trained at {callback.limit_w} W. Run it again: it starts there.")
+        print(f"Trained at {callback.limit_w} W. Run this again to start at that limit.")
 
 
 if __name__ == "__main__":

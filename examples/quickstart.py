@@ -117,12 +117,14 @@ def train(url: str, seed: int, *, control: bool = False) -> ZeusBSOCallback:
 def main() -> None:
     """Run the job's recurrences, and print what was learned."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=12, help="recurrences of the job")
-    parser.add_argument("--controls", type=int, default=4, help="control trials of the job")
-    parser.add_argument("--folder", type=Path, default=Path(".zeus"), help="for the database")
+    parser.add_argument("--runs", type=int, default=12, help="number of recurrences")
+    parser.add_argument("--controls", type=int, default=4, help="number of control trials")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".zeus"), help="folder for the database"
+    )
     options = parser.parse_args()
     if min(options.runs, options.controls) < 1:
-        parser.error("--runs and --controls are at least 1")
+        parser.error("--runs and --controls must be at least 1")
     torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
@@ -153,7 +155,7 @@ def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
             f"A small network is trained {runs} times to read handwritten digits, each time with "
             f"the batch size that the service chooses, then {max(0, controls - measured)} times "
             "with the default batch size to compare. You will see what each run costs in joules, "
-            "and what was saved. This takes a minute or two, or more where others use the machine."
+            "and what was saved. This takes a minute or two, or longer on a busy machine."
         )
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
@@ -171,7 +173,7 @@ def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
                 add_row(table, "", train(url, number, control=True))
         summarize(url, console)
         if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
-            with suppress(EOFError, KeyboardInterrupt):  # Ctrl-D and Ctrl-C end it, too
+            with suppress(EOFError, KeyboardInterrupt):  # Ctrl-D and Ctrl-C also end it
                 console.input(f"\nSee the job at {url}/ until you press Enter. ")
 
 
@@ -182,7 +184,9 @@ def recur(url: str, run: int, known: int, table: Table) -> None:
         add_row(table, str(run), zeus)
         if zeus.outcome == "converged":
             return
-        table.caption = "A run in grey missed its target, or would have cost too much: run again."
+        table.caption = (
+            "Gray: the run missed its target or would have cost too much, and was repeated."
+        )
     raise SystemExit(f"run {run} did not reach its target in {TRIES} tries")
 
 

@@ -81,7 +81,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     url = os.environ.get("ZEUS_SERVER_URL", "http://127.0.0.1:8765")
     parser.add_argument("--url", default=url, help="the service, as the workers reach it")
-    parser.add_argument("--folder", type=Path, default=Path(".zeus/ray"), help="for checkpoints")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".zeus/ray"), help="folder for checkpoints"
+    )
     parser.add_argument("--max-epochs", type=int, default=60)
     options = parser.parse_args()
 

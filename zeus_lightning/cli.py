@@ -47,15 +47,15 @@ main.add_command(exec_command)
 
 @main.command()
 @click.option(
-    "--meter", default="auto", show_default=True, help="The callbacks' meter=..., such as nvml:0,1."
+    "--meter", default="auto", show_default=True, help="The callbacks' meter=..., e.g. nvml:0,1."
 )
 @click.option("--power-limit", is_flag=True, help="Also check permission to set power limits.")
-@click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="The service.")
+@click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="URL of the service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    Nothing is changed: setting a limit is tried with the current one. Exits with 1 if training with
-    these options would fail or could not set power limits.
+    Nothing is changed: permission is tested by setting the current limit again. Exits with 1 if
+    training with these options would fail or could not set power limits.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -66,8 +66,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
         table.add_row(finding.what, escape(finding.where), works, escape(finding.details))
     console = Console()
     console.print(table)
-    outcome = "do not work here: see the rows that say no" if failed else "work here"
-    unchecked = "" if url else " No service was checked: pass --url."
+    outcome = "do not work here: see the rows marked no" if failed else "work here"
+    unchecked = "" if url else " No service was checked; pass --url to check one."
     console.print(f"These options {outcome}.{unchecked}")
     sys.exit(failed)
 
@@ -111,7 +111,7 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     if url:
         yield _service(url)
     else:
-        yield Finding("service", "-", False, "none given: --url, or $ZEUS_SERVER_URL", False)
+        yield Finding("service", "-", False, "not set: --url or $ZEUS_SERVER_URL", False)
 
 
 def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
@@ -120,7 +120,7 @@ def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
     except ZeusError as error:
         return None, Finding("zeusd", "-", False, error.message, needed)
     if zeusd is None:
-        none = "none given: $ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT and $ZEUSD_TOKEN"
+        none = "not set: $ZEUSD_SOCK_PATH, or $ZEUSD_HOST_PORT and $ZEUSD_TOKEN"
         return None, Finding("zeusd", "-", False, none, False)
     try:
         allowed = ", ".join(zeusd.api_groups())
@@ -184,15 +184,15 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
         fails = needed and error.fields["cause"] != "no_power_control"
         return Finding("permission", where, False, error.message, fails)
     how = "" if limit.zeusd is None else " through zeusd"
-    details = f"to set it{how}: yes, tried with the current limit"
+    details = f"can set limits{how} (tested with the current one)"
     if left_behind:
-        details += "; a killed run left a limit behind: `zeus-lightning reset-power-limits`"
+        details += "; a killed run left a limit behind: run `zeus-lightning reset-power-limits`"
     return Finding("permission", where, True, details)
 
 
 def _meter(name: str, opened: str) -> Finding:
     """Whether a meter can be opened."""
-    on_gpu = "nvml where training runs on a GPU, else " if finds_gpu() else ""
+    on_gpu = "nvml if training runs on a GPU, else " if finds_gpu() else ""
     try:
         if name != "auto":
             with closing(open_meter(opened)) as meter:

@@ -204,7 +204,7 @@ class BSOClient:
         except (requests.exceptions.InvalidURL, LocationValueError):
             # the error itself may have a part of a proxy's password
             raise ZeusConfigError(
-                f"one of these URLs is invalid: {self.url!r}, or its proxy in the environment"
+                f"{self.url!r} or its proxy in the environment is not a valid URL; check both"
             ) from None
         except OSError as error:  # of requests, and if $REQUESTS_CA_BUNDLE names no file
             raise ZeusServiceUnavailable(
@@ -287,7 +287,7 @@ class BSOClient:
         except (KeyError, TypeError, ZeusConfigError) as error:
             raise ZeusServiceError(
                 f"{self.url} sent an answer that this version cannot read: {error}; "
-                "install the same version as the service's"
+                "install the service's version of zeus-lightning"
             ) from None
 
 
@@ -359,7 +359,7 @@ def connect(url: str | None) -> BSOClient:
 def _checked_token(token: str | None) -> str | None:
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ZeusConfigError(
-            "the token contains blanks, line breaks or non-ASCII characters; was it copied whole?"
+            "the token contains spaces, line breaks or non-ASCII characters; copy it again"
         )
     return token
 

@@ -99,7 +99,7 @@ class ZeusEnergyCallback(Callback):
     ) -> None:
         if self._meter is not None:
             self.spent = self._meter.spent_at_end()
-        self._end(f" until {type(exception).__name__} ended it")
+        self._end(f", until {type(exception).__name__} ended it,")
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -112,7 +112,7 @@ class ZeusEnergyCallback(Callback):
             return
         spent = self._meter.spent()
         if math.isnan(spent.energy_j):  # the rank whose meter failed has warned
-            self._end(" until its meter failed")
+            self._end(", until its meter failed,")
         else:
             self.spent = trainer.strategy.broadcast(spent)  # rank zero's seconds
 

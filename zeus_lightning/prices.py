@@ -32,8 +32,9 @@ def eta_knob_of_prices(price_per_kwh: float, price_per_hour: float, max_power_w:
     valid = all(math.isfinite(price) and price >= 0 for price in prices) and any(prices)
     if not (valid and math.isfinite(max_power_w) and max_power_w > 0):
         raise ZeusConfigError(
-            f"prices of {price_per_kwh} a kWh and {price_per_hour} an hour at {max_power_w} W give "
-            "no eta_knob: prices must be finite, not negative and not both zero, and watts positive"
+            f"cannot compute eta_knob from prices of {price_per_kwh} per kWh and {price_per_hour} "
+            f"per hour at {max_power_w} W: prices must be finite, not negative and not both zero, "
+            "and watts positive"
         )
     energy_per_hour = price_per_kwh * max_power_w / 1e3
     return energy_per_hour / (energy_per_hour + price_per_hour)

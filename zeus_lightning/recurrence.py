@@ -147,7 +147,7 @@ class Recurrence(ShowsTrial):
 
     def __enter__(self) -> Self:
         if self._run is not None:
-            raise ZeusConfigError("this Recurrence has been entered before; make a new one per run")
+            raise ZeusConfigError("this Recurrence was already used; create a new one for each run")
         self._ranks.check_set_up()
         self._has_left = False
         if self._ranks.local_rank == 0:
@@ -252,15 +252,15 @@ class Recurrence(ShowsTrial):
         """
         if self._ranks.world_size != self._share:
             raise ZeusConfigError(
-                f"the number of ranks is {self._ranks.world_size} now, and was {self._share} as "
-                "the block was entered; enter it after init_process_group(), and leave it before "
+                f"the number of ranks changed from {self._share} to {self._ranks.world_size} in "
+                "the block; enter it after init_process_group(), and leave it before "
                 "destroy_process_group()"
             )
         steps = gather(self._strategy, step)
         if len(set(steps)) > 1:
             each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
             raise ZeusConfigError(
-                f"the ranks are out of step: {each}; leave the loop on all ranks at once, when "
+                f"the ranks are out of step: {each}; leave the loop on all ranks together, when "
                 "report(...).stop is true"
             )
 
@@ -281,7 +281,7 @@ class Recurrence(ShowsTrial):
             run.end("completed", "the loop ended")
         else:
             target = run.job.target_metric
-            run.end("not_converged", f"the loop ended, short of the target of {target:g}")
+            run.end("not_converged", f"the loop ended short of the target of {target:g}")
 
     def _end_at_once(self, error: BaseException) -> None:
         """End a trial from this rank alone, in about a second, after an exception."""

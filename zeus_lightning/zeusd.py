@@ -20,8 +20,8 @@ TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
 _REFUSED = (
-    "the administrator starts it with `zeusd serve --enable gpu-control,gpu-read`; where it "
-    "asks for a token, set ZEUSD_TOKEN to one with these scopes"
+    "start it with `zeusd serve --enable gpu-control,gpu-read`; if it requires a token, "
+    "ZEUSD_TOKEN needs these scopes"
 )
 
 
@@ -55,8 +55,8 @@ class Zeusd:
         host, colon, port = address.rpartition(":")
         if "/" not in address and not (host and colon and port.isdecimal()):
             raise ZeusConfigError(
-                f"the address of zeusd is {address!r}; set $ZEUSD_SOCK_PATH to the path of its "
-                "Unix socket, such as /run/zeusd/zeusd.sock, or $ZEUSD_HOST_PORT to host:port"
+                f"{address!r} is not a zeusd address; set $ZEUSD_SOCK_PATH to its Unix socket, "
+                "such as /run/zeusd/zeusd.sock, or $ZEUSD_HOST_PORT to host:port"
             )
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Zeusd:
         found = self._request("GET", "/discover")
         listed = found.get(key) if isinstance(found, dict) else None
         if not isinstance(listed, list):
-            raise ZeusdError(f"{self} does not list its {key}: update it to Zeus 0.16's")
+            raise ZeusdError(f"{self} does not list its {key}; update it to Zeus 0.16")
         return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
@@ -114,7 +114,7 @@ class Zeusd:
         try:
             return json.loads(body) if body else None
         except ValueError as error:
-            raise ZeusdError(f"{self} did not answer in JSON: {body[:200]!r}") from error
+            raise ZeusdError(f"{self} did not answer with JSON: {body[:200]!r}") from error
 
     def _connection(self) -> HTTPConnection:
         if "/" in self.address:

@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the IDX files")
     parser.add_argument("--target", type=float, default=0.99, help="accuracy that ends a run")
-    parser.add_argument("--epochs", type=int, default=20, help="after which a batch size failed")
+    parser.add_argument("--epochs", type=int, default=20, help="epoch limit of a run")
     parser.add_argument("--batch-size", type=int, default=128, help="the default, over all devices")
     parser.add_argument("--lr", type=float, default=1.0)
     parser.add_argument("--devices", default="auto", help="processes on each node")

@@ -90,7 +90,7 @@ def _check_bind(bind: str) -> None:
         socket.create_server((host, int(port)), family=family).close()
     except OSError as error:
         raise Unusable(
-            f"cannot listen on {bind}: {error.strerror}; choose another with --bind"
+            f"cannot listen on {bind}: {error.strerror}; choose another address with --bind"
         ) from error
 
 
@@ -172,7 +172,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec = job.spec
-    target = "a target that is learned" if job.target_metric is None else f"{job.target_metric:g}"
+    target = "a target not learned yet" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
@@ -212,7 +212,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
 )
 @_as_json
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
-    """Show what all jobs have saved against their default batch sizes, or JOB alone."""
+    """Show what all jobs, or only JOB, have saved against their default batch sizes."""
     from zeus_service.api import savings_report, text
     from zeus_service.api.savings_report import JobSavings, Savings
 
@@ -234,11 +234,11 @@ def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
 @main.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--force", is_flag=True, help="Delete even if trials are running.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(job_id: str, force: bool, yes: bool) -> None:
     """Delete a job with its trials, reports and power profiles.
 
-    Its id is free at once; if it has many trials, `prune` removes the remaining rows.
+    Its id can be reused at once; if it has many trials, `prune` removes the remaining rows.
     """
     from zeus_service import maintenance
 
@@ -254,15 +254,16 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 @main.command()
 @click.option("--older-than-days", required=True, type=click.FloatRange(0))
 def prune(older_than_days: float) -> None:
-    """Delete the reports of trials that ended longer ago, and rows of deleted jobs.
+    """Delete old reports, and rows of deleted jobs.
 
-    Trials and what was learned stay. Safe while the service runs.
+    Reports are old if their trial ended more than --older-than-days ago. Trials and what was
+    learned are kept. Safe while the service runs.
     """
     from zeus_service import maintenance
 
     with _database():
         dropped = maintenance.prune(older_than_s=older_than_days * 86400)
-    click.echo(f"dropped {dropped.reports} reports, and {dropped.rows} rows of deleted jobs")
+    click.echo(f"deleted {dropped.reports} reports and {dropped.rows} rows of deleted jobs")
 
 
 @main.command()
@@ -280,8 +281,8 @@ def rebuild(job_id: str) -> None:
 def db() -> None:
     """Show or change the database's revision.
 
-    SQLite is migrated by `serve`. A server's database is not: back it up, stop the service, run
-    `zeus-service db upgrade`, and start the new version.
+    `serve` migrates SQLite. It does not migrate PostgreSQL, MySQL or MariaDB: back up the database,
+    stop the service, run `zeus-service db upgrade`, and start the new version.
     """
 
 

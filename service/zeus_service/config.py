@@ -140,8 +140,8 @@ class Config(BaseModel):
     def _reading_is_not_writing(self) -> Self:
         if set(self.tokens) & set(self.read_tokens):
             raise ValueError(
-                "ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN share a token, which could write; use "
-                "another one for reading"
+                "ZEUS_BSO_READ_TOKEN and ZEUS_BSO_TOKEN share a token, so readers could write; "
+                "use different tokens"
             )
         return self
 

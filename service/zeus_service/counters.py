@@ -33,7 +33,7 @@ energy_j = Counter(
 )
 tokens_refused = Counter(
     "zeus_bso_tokens_refused",
-    "Unknown tokens received, by the API or by signing in.",
+    "Unknown tokens received, by the API or the sign-in page.",
     ("where",),
     registry=REGISTRY,
 )

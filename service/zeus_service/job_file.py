@@ -36,7 +36,7 @@ def register(path: Path) -> tuple[str, bool]:
     """
     values, lines = _read(path)
     if "monitor" in values and "higher_is_better" not in values:
-        text = "add the line `higher_is_better: true`, or `false` if it falls to the target"
+        text = "add the line `higher_is_better: true`, or `false` for a metric that falls"
         raise _errors(path, lines, [(("monitor",), text)])
     try:
         given = Registration.model_validate(values)

@@ -83,7 +83,7 @@ def start_trial(
         if known is not None:
             is_same = known.why == "baseline" or (known.why == "control") == control
             if known.job_key != job.key or not is_same:
-                raise KeyConflict("this Idempotency-Key was used for another start; make a new one")
+                raise KeyConflict("this Idempotency-Key was used for another start; use a new key")
             return job, known, False
     if hardware is None:
         hardware = _registered_hardware(job)
@@ -220,7 +220,7 @@ def end_trial(
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
     if before_report is not None and before_report <= trial.reports:
-        raise ReportConflict(f"report {before_report} of trial {trial_number} was sent before")
+        raise ReportConflict(f"report {before_report} of trial {trial_number} was already sent")
     spec = jobs.specification(job)
     if trial.outcome is not None:
         revive(session, job, spec, trial)
@@ -331,7 +331,9 @@ def _started_with(session: Session, idempotency_key: str) -> Trial | None:
 
 def _registered_hardware(job: Job) -> Hardware:
     if not job.keeps_hardware:
-        raise JobConflict(f"job {job.job_id!r} is registered without hardware; register it here")
+        raise JobConflict(
+            f"job {job.job_id!r} is registered without hardware; register it from this client"
+        )
     return Hardware.of(job.hardware[-1])
 
 
@@ -370,7 +372,7 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
     stored = session.get(tables.Report, key)
     if stored is None:
         raise ReportConflict(
-            f"report {given.sequence} comes after report {trial.reports} of the same trial"
+            f"report {given.sequence} arrived after report {trial.reports} of the same trial"
         )
     known = {name: getattr(stored, name) for name in vars(given).keys() & _STORED}
     if any(getattr(given, name) != value for name, value in known.items()):

@@ -131,7 +131,7 @@ def test_it_prints_each_run_and_a_best_batch_size(
 
     assert float(best[2]) == pytest.approx(cost(int(best[1])), abs=0.05)
     assert f"The default, 64, costs {cost(64):.1f} J" in printed
-    assert ("A run in grey" in printed) == any(row[3] != "converged" for row in rows)
+    assert ("Gray: the run missed" in printed) == any(row[3] != "converged" for row in rows)
     assert "A small network is trained 2 times" in printed
     saved = re.search(
         r"Saved against the default so far: (-?\d+) J \(95 % interval: (-?\d+) to (-?\d+) J",

@@ -38,7 +38,7 @@ from zeus_lightning import (
         ({"mode": "up"}, "mode is 'up'; it must be 'min' or 'max'"),
         ({"max_epochs": 0}, "max_epochs is 0; it must be positive"),
         ({"lr_scaling": "cubic"}, "lr_scaling is 'cubic'"),
-        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must contain positive integers"),
+        ({"batch_sizes": []}, r"batch_sizes is \[\]; it must be one or more positive"),
         ({"batch_sizes": [8, 0]}, r"batch_sizes is \[8, 0\]"),
         ({"batch_arg_name": "a..b"}, "batch_arg_name is 'a..b'; it must be the name"),
         ({"batch_size_scope": "local"}, "batch_size_scope is 'local'; it must be 'global' or"),
@@ -48,10 +48,13 @@ from zeus_lightning import (
         ({"baseline_runs": 2.5}, "baseline_runs is 2.5; it must be an integer"),
         ({"default_batch_size": -1}, "default_batch_size is -1; it must be a positive integer"),
         ({"target_metric": "0.9"}, "target_metric is '0.9'; it must be a number"),
-        ({"policy": {"rounds": 2}}, "policy has the option 'rounds'; it can have name, num_prun"),
+        (
+            {"policy": {"rounds": 2}},
+            "policy has the unknown option 'rounds'; it can have name, n",
+        ),
         ({"policy": {"seed": True}}, "seed is True; it must be an integer"),
         ({"policy": {"name": ""}}, "the policy's name is ''"),
-        ({"policy": 3}, "policy is 3; it must be a name or options"),
+        ({"policy": 3}, "policy is 3; it must be a name or a dict of options"),
         ({"max_epochs": 2.5}, "max_epochs is 2.5; it must be an integer"),
         ({"monitor": ""}, "monitor is ''; it must be a metric's name"),
         (
@@ -144,7 +147,7 @@ def tried(
     ("data", "arguments", "message"),
     [
         (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
-        (OtherName(), {}, "or pass batch_arg_name=..., such as 'train_batch_size'"),
+        (OtherName(), {}, "or pass batch_arg_name='train_batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
         (
             Data(batch_size=12),
@@ -174,12 +177,12 @@ def tried(
         (
             LightningDataModule.from_datasets(Data().samples, batch_size=8),
             {},
-            "has no attribute 'batch_size' (nor has its hparams); add one and use it in",
+            "has no attribute 'batch_size', and neither do its hparams; add one and use it in",
         ),
         (
             Data(),
             {"batch_arg_name": "data.size"},
-            "has no attribute 'data.size' (nor has its hparams)",
+            "has no attribute 'data.size', and neither do its hparams",
         ),
         (Data(), {"meter": "perpetual-motion"}, "perpetual-motion"),
     ],
@@ -226,7 +229,7 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert isinstance(error, ZeusConfigError)
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build it at each call with batch_size=self.batch_size"
+        f"{data.__name__} has batches of 8; build it on each call with batch_size=self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 
@@ -302,7 +305,7 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
 def test_without_a_required_service_a_run_trains_on_the_default_batch_size() -> None:
     steps, net = Steps(), Net()
     callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, batch_sizes=[8, 16])
-    with pytest.warns(UserWarning, match="training without it on batch size 8"):
+    with pytest.warns(UserWarning, match="training without it, with batch size 8"):
         trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
     assert steps.count == 2 * 8
     assert net.batch_lengths == {8}
@@ -323,7 +326,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     error = tried(job, service.url, Data(), target_metric=0.85, eta_knob=0.75)
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
-    assert "target_metric is 0.8 there and 0.85 here" in str(error)
+    assert "target_metric is 0.8, not 0.85" in str(error)
     assert "Omit them to keep what was learned" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 

@@ -208,16 +208,16 @@ def test_a_metric_that_is_not_finite_or_beyond_all_bounds_fails_the_batch_size(
 @pytest.mark.parametrize(
     ("others", "arguments", "reason"),
     [
-        ([], {"max_steps": 20}, "training ended, short of the target of 0.8"),
+        ([], {"max_steps": 20}, "training ended short of the target of 0.8"),
         (
             [],
             {"max_epochs": 3, "check_val_every_n_epoch": 2},
-            "training ended, short of the target of 0.8",
+            "training ended short of the target of 0.8",
         ),
         (
             [EarlyStopping("val_acc", mode="max", patience=1)],
             {},
-            "another callback stopped it, short of the target of 0.8",
+            "another callback stopped training short of the target of 0.8",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_service_that_stays_away_changes_no_end_of_a_run_and_gets_no_verdict(
     own_service.kill()
     target = "training ended before the service had decided, and the service"
     assert epochs(target, val_acc=(0.1, 0.9)) == 2
-    assert epochs("training ended, short of the target of 0.8") == 4
+    assert epochs("training ended short of the target of 0.8") == 4
     assert epochs("another", EarlyStopping("val_acc", mode="max", patience=1)) == 2
 
 
@@ -288,7 +288,7 @@ def test_a_batch_size_so_small_that_max_steps_end_before_a_validation_has_failed
 ) -> None:
     job, sizes = new_job(), {"batch_sizes": [4, 8], "default_batch_size": 8}
     trainer(zeus(service.url, job_id=job, **sizes), max_steps=8).fit(Net((0.9,)), Data())
-    with pytest.raises(ZeusTrialFailed, match="max_steps=8 ended the training without a validat"):
+    with pytest.raises(ZeusTrialFailed, match="max_steps=8 ended training without a validat"):
         trainer(zeus(service.url, job_id=job, **sizes), max_steps=8).fit(Net(), Data())
     again = zeus(service.url, job_id=job, **sizes)
     trainer(again, max_steps=8).fit(Net((0.9,)), Data())

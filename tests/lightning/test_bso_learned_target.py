@@ -147,7 +147,8 @@ def test_a_run_with_fewer_epochs_than_the_job_is_no_baseline_and_no_failure(
     assert callback.trial.target_metric is not None
     assert callback.outcome == "interrupted"
     assert (
-        "the Trainer's max_epochs is 1, and the job's 5" in trials(service.url, job)[-1]["reason"]
+        "the Trainer's max_epochs is 1, but the job's is 5"
+        in trials(service.url, job)[-1]["reason"]
     )
 
 
@@ -213,9 +214,9 @@ def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
     registered = callback.job.to_json()
     assert {name: registered[name] for name in spec} == spec
     assert callback.batch_size == 16
-    for kept in ("default_batch_size 16 (here 8)", "max_epochs 3 (here 5)"):
+    for kept in ("default_batch_size 16 (not 8)", "max_epochs 3 (not 5)"):
         assert kept in caplog.text
-    assert "monitor val_loss (here val_acc), mode min (here max)" in caplog.text
+    assert "monitor val_loss (not val_acc), mode min (not max)" in caplog.text
 
 
 def registered(service: ServiceProcess, **fields: Any) -> str:

@@ -107,7 +107,7 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
 
 
 def test_if_nothing_is_logged_the_error_says_how_to_log_it(service: ServiceProcess) -> None:
-    message = r"nothing has been logged for an epoch; call self\.log\('val_acc', .*on_epoch=True\)"
+    message = r"no epoch metric was logged; call self\.log\('val_acc', .*on_epoch=True\)"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(zeus(service.url)).fit(LogsNothing(), Data())
 
@@ -178,7 +178,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
 def test_if_the_program_names_no_metric_and_logs_none_the_error_says_both(
     service: ServiceProcess,
 ) -> None:
-    message = "names one; and nothing has been logged for an epoch; call self.log"
+    message = "names one; no epoch metric was logged either; call self.log"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(zeus(service.url, monitor=None)).fit(LogsNothing(), Data())
 
@@ -208,7 +208,7 @@ class LogsBatchesAlone(LogsNothing):
     ("module", "remedy"),
     [
         (LogsBatches, "pass monitor='val_acc'$"),
-        (LogsBatchesAlone, r"or without validation in training_step\(\), and pass monitor=NAME$"),
+        (LogsBatchesAlone, r"or training_step\(\), and pass monitor=NAME$"),
     ],
 )
 def test_a_metric_of_single_batches_is_not_offered(

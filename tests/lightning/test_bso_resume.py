@@ -273,7 +273,7 @@ def test_a_trial_of_a_deleted_job_or_on_other_hardware_cannot_be_resumed(job: Jo
     job.fit((0.1,), After(1, crash))
     bigger = WorkMeter()
     bigger.device_model = "bigger steps"
-    text = r"trial 1 .*, which ran on 1 x steps .*, and this run is on 1 x bigger steps"
+    text = r"trial 1 .*, which ran on 1 x steps .*, but this run is on 1 x bigger steps"
     with pytest.raises(ZeusConfigError, match=text):
         job.fit((0.9,), ckpt_path=job.after(1), meter=bigger)
     delete_and_resume("trial 1 .*, which the service does not know \\(was the job deleted")

@@ -68,7 +68,7 @@ def test_doctor_shows_driver_gpus_counters_ranges_and_the_right_and_changes_noth
     assert rows["GPU GPU 1"] == ["yes", f"Fake H100, {uuid}: energy is counted"]
     assert rows["power limit GPU 1"] == ["yes", "100 to 300 W, now 222 W"]
     assert rows["permission GPU 1"][0] == "yes"
-    assert rows["service -"] == ["-", "none given: --url, or $ZEUS_SERVER_URL"]
+    assert rows["service -"] == ["-", "not set: --url or $ZEUS_SERVER_URL"]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 222_000]
     assert list(records_folder().iterdir()) == []
 
@@ -122,7 +122,7 @@ def test_doctor_sees_rapl_and_the_services_version(
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
     assert doctor("--meter=rapl")[0] == 1
-    unchecked = "No service was checked: pass --url."
+    unchecked = "No service was checked; pass --url to check one."
     assert unchecked in run("doctor").stdout
     assert unchecked not in run("doctor", f"--url={service.url}").stdout
     FakePowercap(tmp_path).add_package(0)
@@ -176,7 +176,7 @@ def test_doctor_names_the_meter_that_auto_takes(
     fake_gpus: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.rapl.POWERCAP", tmp_path)
-    on_gpu = "nvml where training runs on a GPU, else "
+    on_gpu = "nvml if training runs on a GPU, else "
     assert doctor()[1]["meter auto"][1].startswith(f"{on_gpu}cpu-estimate")
     FakePowercap(tmp_path).add_package(0)
     assert doctor()[1]["meter auto"] == ["yes", f"{on_gpu}rapl"]
@@ -204,7 +204,7 @@ def test_doctor_tries_limits_through_zeusd_and_says_so(
     assert rows[f"zeusd {socket_path}"] == ["yes", "allows gpu-control, gpu-read"]
     assert rows["permission GPU 1"] == [
         "yes",
-        "to set it through zeusd: yes, tried with the current limit",
+        "can set limits through zeusd (tested with the current one)",
     ]
     assert [gpu.limit_mw for gpu in fake_gpus.gpus] == [300_000, 300_000]
 
@@ -224,7 +224,7 @@ def test_doctor_shows_amds_gpus_and_why_apple_silicon_cannot_be_read(amd_gpus: F
     assert (status, rows["GPU AMD 1"][0]) == (0, "-")
     status, rows = doctor("--meter=apple")
     assert status == 1
-    assert "macOS" in rows["meter apple"][1]
+    assert "Apple silicon Mac" in rows["meter apple"][1]
 
 
 def test_doctor_says_what_amds_gpus_need(
@@ -249,7 +249,7 @@ def test_doctor_checks_combined_meters_and_the_address_of_zeusd(
     assert status == 0
     assert rows["meter nvml:0+rapl"][0] == "yes"
     monkeypatch.setenv("ZEUSD_HOST_PORT", "nonsense")
-    assert "address of zeusd is" in doctor()[1]["zeusd -"][1]
+    assert "is not a zeusd address" in doctor()[1]["zeusd -"][1]
 
 
 def set_limit_and_die() -> None:
@@ -273,7 +273,7 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     gpu.fail("set_limit", 0)
     done = run("reset-power-limits")
     assert done.exit_code == 0
-    assert "was restored to 250 W, as before process" in done.stdout
+    assert "was restored to 250 W, its value before process" in done.stdout
     assert gpu.limit_mw == 250_000
 
 

@@ -187,11 +187,13 @@ def test_an_answer_of_another_version_is_an_error_that_says_so() -> None:
         with Server((200, JSON, body)).running() as url:
             client = BSOClient(url)
             with pytest.raises(
-                ZeusServiceError, match=r"that this version cannot read.*install the same version"
+                ZeusServiceError,
+                match=r"that this version cannot read.*install the service's version",
             ):
                 client.start_trial("a", "key", hardware())
             with pytest.raises(
-                ZeusServiceError, match=r"that this version cannot read.*install the same version"
+                ZeusServiceError,
+                match=r"that this version cannot read.*install the service's version",
             ):
                 client.power_profiles("job", "x", 1, PowerProfile.from_json)
 

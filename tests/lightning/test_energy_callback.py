@@ -182,7 +182,7 @@ def test_an_error_closes_the_meter_and_prints_what_was_used(
     ours = [line for line in lines() if "used" in line]
     name = type(error).__name__
     assert len(ours) == 1
-    assert ours[0].startswith(f"zeus: the fit until {name} ended it used 6.00 J in 2.00 s")
+    assert ours[0].startswith(f"zeus: the fit, until {name} ended it, used 6.00 J in 2.00 s")
 
 
 def test_an_error_before_training_closes_the_meter_and_prints_nothing(
@@ -232,7 +232,7 @@ def test_a_meter_that_fails_warns_once_and_training_goes_on(
         f"zeus: {error}"
     ]
     assert [line.partition(" J")[0] for line in lines()] == [
-        "zeus: the fit until its meter failed used 12.00"
+        "zeus: the fit, until its meter failed, used 12.00"
     ]
     assert callback.spent == Reading(12.0, 4.0)
 
@@ -342,7 +342,7 @@ def test_a_meter_that_fails_on_one_rank_ends_the_measurement_on_all(
 ) -> None:
     first, second = on_ranks("broken")
     assert [first["spent"], second["spent"]] == [[24.0, 4.0]] * 2
-    assert first["lines"][0].startswith("zeus: the fit until its meter failed used 24.00 J")
+    assert first["lines"][0].startswith("zeus: the fit, until its meter failed, used 24.00 J")
     for rank, times in ((first, 0), (second, 1)):
         assert sum("GPU 1 is lost" in text for text in rank["warnings"]) == times
 
@@ -353,7 +353,7 @@ def test_an_error_prints_what_all_ranks_have_used(
     first, second = on_ranks("error")
     assert first["error"] == second["error"] == "mine"
     (line,) = first["lines"]
-    assert line.startswith("zeus: the fit until ZeroDivisionError ended it used 12.00 J in 2.00 s")
+    assert line.startswith("zeus: the fit, until ZeroDivisionError ended it, used 12.00 J in 2")
 
 
 def test_the_key_names_are_those_of_the_bso_callback() -> None:

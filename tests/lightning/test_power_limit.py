@@ -181,7 +181,7 @@ def hide_energy(driver: FakeDriver) -> None:
         (unload, "auto", "this run trains on cpu, not on a GPU", "power-limit search disabled"),
         (unload, "nvml:0", "cannot start NVML", "power-limit search disabled"),
         (hide_energy, "nvml:0", "cannot read the power of GPU-", "power-limit search disabled"),
-        (slice_, "nvml:0", "as under MIG", "power-limit search disabled"),
+        (slice_, "nvml:0", "MIG slices", "power-limit search disabled"),
         (FakeGpu.fix_limit, "nvml:0", "is fixed at 250 W", "power-limit search disabled"),
         (refuse, "nvml:0", r"root .*CAP_SYS_ADMIN.*--cap-add SYS_ADMIN", "observing only"),
     ],

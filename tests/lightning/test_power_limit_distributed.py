@@ -153,7 +153,7 @@ def test_a_limit_that_one_ranks_gpu_refuses_is_set_by_neither(
         assert set(rank["limits_w"]) == {250}
         assert rank["limit_w"] is None
     (warned,) = first["warnings"]
-    assert "cannot be set on rank 1; training continues at the limits found" in warned
+    assert "cannot be set on rank 1; training continues at the initial limits" in warned
 
 
 def test_a_disturbance_on_one_rank_makes_both_measure_again(seen: Callable[[str], Ranks]) -> None:
@@ -201,7 +201,7 @@ def test_a_permission_that_one_rank_lacks_is_an_error_on_both_or_both_observe(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "reason"), [("mig", "as under MIG"), ("no_gpu", "cannot start NVML")]
+    ("scenario", "reason"), [("mig", "MIG slices"), ("no_gpu", "cannot start NVML")]
 )
 def test_without_power_control_or_a_gpu_on_one_rank_neither_sets_a_limit(
     seen: Callable[[str], Ranks], scenario: str, reason: str

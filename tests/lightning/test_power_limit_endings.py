@@ -122,7 +122,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
     assert fake_gpus.gpus[0].limit_mw != 260_000
     _, _, warned = fit(fake_gpus)
     assert len(warned) == 1
-    assert f"was restored to 260 W, as before process {killed.pid} " in warned[0]
+    assert f"was restored to 260 W, its value before process {killed.pid} " in warned[0]
     assert_restored(fake_gpus.gpus[0], 260_000)
 
 
@@ -137,9 +137,9 @@ def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
     assert len(ended) == 1
     in_force = f"but not at the initial limit: {gpu.limit_mw // 1000} W on rank 0"
     assert f"training continues, {in_force}" in ended[0]
-    assert not any("limits found at the start" in text for text in warned)
+    assert not any("continues at the initial limits" in text for text in warned)
     assert any(
-        "a power limit is not restored: cannot set a power limit of 250 W" in text
+        "a power limit was not restored: cannot set a power limit of 250 W" in text
         for text in warned
     )
 
@@ -183,8 +183,8 @@ def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     assert callback.limit_w is None
     assert ["could not be set" in text for text in warned] == [True, True, True, False, True]
     assert "cannot set a power limit of 250 W" in warned[3]
-    assert "`zeus-lightning reset-power-limits` tries again" in warned[3]
-    assert "a GPU's power limit could not be set 3 times while 200 W was measured" in warned[4]
+    assert "`zeus-lightning reset-power-limits` to try again" in warned[3]
+    assert "a GPU's power limit could not be set 3 times while measuring 200 W" in warned[4]
     assert len(net.limits_w) == 200
     gpu.fail("set_limit", 0)
     ((_, _, message),) = restore_all()
@@ -202,7 +202,7 @@ def test_a_limit_changed_after_profiling_stays_with_a_warning_at_the_end(
     assert gpu.limit_mw == 111_000
     assert net.limits_w[-1] == 111
     assert len(warned) == 1
-    assert "so it was not restored; it was 250 W before" in warned[0]
+    assert "so it was not restored to 250 W" in warned[0]
 
 
 def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
@@ -213,7 +213,7 @@ def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
     assert callback.limit_w is None
     assert callback.profile is None
     assert re.search(r"discarded the measurement at \d+ W: a GPU was lost", warned[0])
-    assert "`zeus-lightning reset-power-limits` tries again" in warned[1]
+    assert "`zeus-lightning reset-power-limits` to try again" in warned[1]
     assert "no power limit chosen: a GPU was lost" in warned[2]
     assert len(warned) == 3
 
@@ -226,7 +226,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
             gpu.lose()
 
     steps: list[int] = []
-    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; see `dmesg`"):
+    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; check `dmesg`"):
         fit(fake_gpus, LosesIt(), AtStep(1, lambda: steps.append(1)))
     assert steps == []
 

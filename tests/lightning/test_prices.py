@@ -37,5 +37,5 @@ def test_a_price_of_one_alone_weighs_that_one_alone() -> None:
     [(0, 0, 700), (-1, 1, 700), (1, math.nan, 700), (math.inf, 1, 700), (1, 1, 0)],
 )
 def test_what_is_no_price_is_an_error(kwh: float, hour: float, watts: float) -> None:
-    with pytest.raises(ZeusConfigError, match="give no eta_knob"):
+    with pytest.raises(ZeusConfigError, match="cannot compute eta_knob"):
         eta_knob_of_prices(kwh, hour, watts)

@@ -72,7 +72,7 @@ def test_a_failed_batch_size_raises_with_the_best_checkpoint_saved(
     callback = zeus(service.url)
     stop = EarlyStopping("val_acc", mode="max", patience=1)
     saver = ModelCheckpoint(tmp_path, monitor="val_acc", mode="max")
-    with pytest.raises(ZeusTrialFailed, match="another callback stopped it"):
+    with pytest.raises(ZeusTrialFailed, match="another callback stopped training"):
         trainer(callback, stop, saver, enable_checkpointing=True).fit(Net((0.5, 0.1)), PlData())
     assert torch.load(saver.best_model_path, weights_only=True)["epoch"] == 0
     assert outcomes(service.url, callback.job.job_id) == ["not_converged"]

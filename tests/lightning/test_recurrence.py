@@ -235,7 +235,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
     run = recurrence(service, "a", **away, require_service=False)
-    with pytest.warns(UserWarning, match="without it on batch size 16"):
+    with pytest.warns(UserWarning, match="without it, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     state = run.state_dict()
@@ -301,6 +301,6 @@ def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServicePro
         run.report(0.95)
     with run:
         train(run, 0.5, 0.6, 0.7, 0.95)
-    with pytest.raises(ZeusConfigError, match="make a new one"), run:
+    with pytest.raises(ZeusConfigError, match="create a new one"), run:
         train(run, 0.5, 0.95)
     assert outcomes(service.url, job) == ["converged"]

@@ -92,7 +92,7 @@ def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Ru
         ("early", "ZeusConfigError", "rank 0 reports, rank 1 leaves the block", ["withdrawn"]),
         ("percent", "ZeusError", "UserWarning: zeus: the first validation", ["withdrawn"]),
         # a warning of rank 1's GPU, which the program has made an error
-        ("observes", "ZeusError", "is already 250 W, as before process 1", []),
+        ("observes", "ZeusError", "is already 250 W, its value before process 1", []),
     ],
 )
 def test_what_is_wrong_on_one_rank_is_the_same_error_on_both(

@@ -237,7 +237,7 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     optimizer.start_trial("job")
     shown = zeus_service("show", "job", database_url=url).stdout
     assert "job: learning (0 of 3 baselines completed), best" in shown
-    assert "val_acc to a target that is learned in 10 epochs" in shown
+    assert "val_acc to a target not learned yet in 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
     assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)
@@ -277,7 +277,7 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
         session.execute(update(Trial).values(ended_at=0))
         session.execute(update(Report).values(reported_at=0))
     result = zeus_service("prune", "--older-than-days=180", database_url=url)
-    assert result.stdout == "dropped 1 reports, and 0 rows of deleted jobs\n"
+    assert result.stdout == "deleted 1 reports and 0 rows of deleted jobs\n"
     assert len(optimizer.list_trials("job")) == 1
 
 

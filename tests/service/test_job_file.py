@@ -86,7 +86,7 @@ def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> N
         (
             "higher_is_better: true\n",
             "",
-            "job.yaml:6: monitor: add the line `higher_is_better: true`, or `false` if it falls",
+            "job.yaml:6: monitor: add the line `higher_is_better: true`, or `false` for a metric",
         ),
         ("monitor:", "monitro:", "job.yaml:6: monitro: is not a field of a job"),
         ("max_epochs:", "monitor:", "job.yaml:8: monitor: is given twice"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["EnergyMeter", "Reading", "open_host_meter", "open_meter"]
 
 _CHOICES = (
-    '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "amd", "amd:0,1" (indices of amd-smi), '
+    '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "amd", "amd:0,1" (amd-smi indices), '
     '"apple", "rapl", "nvml+rapl", "amd+rapl", "cpu-estimate", '
     '"cpu-estimate:5.0" (watts per core)'
 )
@@ -199,7 +199,7 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
     cuda = device if device is not None and device.type == "cuda" else None
     names = [gpu.strip() for gpu in gpus]
     if not all(names):
-        raise ZeusConfigError(f'meter={meter!r} names no GPU: write it as in meter="{kind}:0,1"')
+        raise ZeusConfigError(f'meter={meter!r} names no GPU; use meter="{kind}:0,1", for example')
     if names:
         return open_([int(name) if name.isdecimal() else name for name in names], device=cuda)
     if cuda is None:
@@ -225,6 +225,6 @@ def _open_cpu_estimate(meter: str, watts_per_core: str | None, pids: Sequence[in
         watts = WATTS_PER_CORE if watts_per_core is None else float(watts_per_core)
     except ValueError as error:
         raise ZeusConfigError(
-            f'meter={meter!r} gives no watts per core: write it as in meter="cpu-estimate:5.0"'
+            f'meter={meter!r} gives no watts per core; use meter="cpu-estimate:5.0", for example'
         ) from error
     return CpuEstimateMeter(watts, pids=pids)

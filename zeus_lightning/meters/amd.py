@@ -20,14 +20,11 @@ _CHECK_S = 0.5
 _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
-    "`pip install amdsmi`, in the release that fits ROCm's amd-smi-lib; `amd-smi list` must work, "
-    "and a container needs `--device=/dev/kfd --device=/dev/dri`"
+    "`pip install amdsmi` in the version that matches ROCm's amd-smi-lib; `amd-smi list` must "
+    "work, and a container needs `--device=/dev/kfd --device=/dev/dri`"
 )
-_WORKS = "see whether `amd-smi monitor` works on this host"
-_TO_SET = (
-    "setting power limits needs root: run as root, or let an administrator run zeusd, and set "
-    "ZEUSD_SOCK_PATH"
-)
+_WORKS = "check that `amd-smi monitor` works on this host"
+_TO_SET = "run as root, or use zeusd (set ZEUSD_SOCK_PATH)"
 
 
 def torch_is_rocm() -> bool:
@@ -78,7 +75,7 @@ def _find(gpu: int | str) -> Any:
             found = [handle for handle in handles if wanted & _uuids(handle)]
     if not found:
         raise ZeusMeterError(
-            f'no AMD GPU {gpu} found; name one by its index in `amd-smi list`, as in meter="amd:0"'
+            f'AMD GPU {gpu} not found; name one by its index in `amd-smi list`, as in meter="amd:0"'
         )
     return found[0]
 
@@ -96,7 +93,7 @@ def _explained(doing: str, permission: str = _WORKS) -> Iterator[None]:
             statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", permission),
             statuses.AMDSMI_STATUS_NOT_SUPPORTED: (
                 "no_power_control",
-                "the GPU does not have it; choose another GPU",
+                "this GPU does not support it; use another GPU",
             ),
         }.get(code, ("driver", _WORKS))
         info = " ".join(str(error).split())

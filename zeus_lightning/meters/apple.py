@@ -34,8 +34,8 @@ class AppleMeter:
             self._monitor = library.AppleEnergyMonitor()
         except Exception as error:  # any: the library may be missing
             raise ZeusMeterError(
-                f"cannot read the energy of Apple silicon: {error}; it needs macOS on such a chip, "
-                "and `pip install zeus-apple-silicon`"
+                f"cannot read the energy of Apple silicon: {error}; this needs an Apple silicon "
+                "Mac and `pip install zeus-apple-silicon`"
             ) from error
         from lightning.pytorch.utilities import rank_zero_warn
 
@@ -44,7 +44,7 @@ class AppleMeter:
         self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
             f"Apple silicon reports no power limit: MaxPower is assumed to be {self.max_power_w:g} "
-            f"W, {WATTS_PER_CORE} W for each core",
+            f"W ({WATTS_PER_CORE} W per core)",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         self._first_mj = self._energy_mj()

@@ -40,8 +40,8 @@ class CpuEstimateMeter:
     def __init__(self, watts_per_core: float = WATTS_PER_CORE, pids: Sequence[int] = ()) -> None:
         if not (math.isfinite(watts_per_core) and watts_per_core > 0):
             raise ZeusConfigError(
-                f"watts per core must be a positive number, not {watts_per_core}: write it as in "
-                f'meter="cpu-estimate:{WATTS_PER_CORE}"'
+                f"watts per core must be a positive number, not {watts_per_core}; use "
+                f'meter="cpu-estimate:{WATTS_PER_CORE}", for example'
             )
         self._watts_per_core = watts_per_core
         self._process = psutil.Process()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STILL_S = 5.0  # counters are refreshed at least ten times a second
 _NO_FIGURES = (
-    "its driver does not measure it, as on some virtual GPUs; choose another GPU, or "
+    "the driver does not measure this GPU, as on some virtual ones; use another GPU, or "
     'meter="cpu-estimate"'
 )
 
@@ -100,7 +100,7 @@ class Gpu(ABC):
         if energy_mj < self._last_mj:
             raise ZeusMeterError(
                 f"the energy counter of {self} fell from {self._last_mj} to {energy_mj} mJ: "
-                "the GPU was reset during the run; start the run again"
+                "the GPU was reset during the run; restart the run"
             )
         now_s = time.monotonic()
         if energy_mj > self._last_mj:
@@ -145,13 +145,15 @@ class GpuMeter(ABC):
         sample_interval_s: float = 0.05,
     ) -> None:
         if not gpus:
-            raise ZeusConfigError(f'no GPU to count: name some, as in meter="{self.name}:0"')
+            raise ZeusConfigError(
+                f'no GPU to measure; name at least one, as in meter="{self.name}:0"'
+            )
         self._device = device
         self._sampler: Sampler | None = None
         with ExitStack() as close_on_error:
             opened = self._open(gpus, close_on_error)
             if len({gpu.uuid for gpu in opened}) < len(opened):
-                raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}: name each once")
+                raise ZeusConfigError(f"a GPU is named twice in {list(gpus)}; name each GPU once")
             self.devices: tuple[str, ...] = tuple(gpu.uuid for gpu in opened)
             self.device_model: str = " + ".join(dict.fromkeys(gpu.model for gpu in opened))
             self.max_power_w: float = sum(gpu.max_power_w() for gpu in opened)

@@ -12,30 +12,28 @@ from zeus_lightning.meters.gpu import Gpu, GpuMeter
 
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_DRIVER = (
-    "install or load the NVIDIA driver (`nvidia-smi` must work; a container needs `--gpus all`); "
-    'without an NVIDIA GPU, ZeusBSOCallback measures with meter="rapl" or "cpu-estimate"'
+    "install or load the NVIDIA driver (`nvidia-smi` must work; containers need `--gpus all`), or "
+    'pass meter="rapl" or "cpu-estimate" to ZeusBSOCallback'
 )
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
 _NOT_SUPPORTED = (
-    "the GPU does not have it, as under MIG and on some laptops and virtual machines; choose "
-    'another GPU, or meter="rapl"'
+    'MIG slices and some laptops and virtual machines lack it; use another GPU, or meter="rapl"'
 )
-_NO_LIMIT = (
-    "the GPU's power limit cannot be used, as under MIG and on some laptops and virtual machines; "
-    "choose another GPU"
-)
+_NO_LIMIT = "MIG slices and some laptops and virtual machines lack power limits; use another GPU"
 _TO_READ = "let this user read and write /dev/nvidia*, or run as root"
 _TO_SET = (
-    "setting power limits needs root or CAP_SYS_ADMIN (in a container: `--cap-add SYS_ADMIN`); "
-    "run as root, or let an administrator run zeusd, and set ZEUSD_SOCK_PATH"
+    "run as root or with CAP_SYS_ADMIN (container: `--cap-add SYS_ADMIN`), or use zeusd (set "
+    "ZEUSD_SOCK_PATH)"
 )
-_GPU_FAILED = "see `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
+_GPU_FAILED = "check `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
 _NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
     **dict.fromkeys(_NO_DRIVER_ERRORS, _NO_DRIVER),
-    pynvml.NVML_ERROR_UNINITIALIZED: "the driver went away or NVML was shut down: restart the run",
+    pynvml.NVML_ERROR_UNINITIALIZED: (
+        "the driver was unloaded or NVML was shut down: restart the run"
+    ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "the driver was updated during the run: restart the host"
     ),
@@ -159,7 +157,7 @@ def _explained(
     try:
         yield
     except pynvml.NVMLError as error:
-        remedy = _REMEDIES.get(error.value, "see whether `nvidia-smi` works on this host")
+        remedy = _REMEDIES.get(error.value, "check that `nvidia-smi` works on this host")
         cause = _CAUSES.get(error.value, "driver")
         if cause == "no_permission":
             remedy = permission

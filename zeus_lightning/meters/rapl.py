@@ -18,7 +18,7 @@ _STILL_CPU_S = 5.0  # of this process: a package that runs it draws power
 
 _NOT_READABLE = (
     "only root may read it (CVE-2020-8694); run "
-    "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (a udev rule makes it last)"
+    "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (permanent with a udev rule)"
 )
 
 
@@ -79,7 +79,7 @@ class RaplMeter:
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
             f"{' and '.join(self.devices)} reported no power limit: MaxPower is assumed to be "
-            f"{fallback_w:g} W, {WATTS_PER_CORE} W for each of the host's logical cores",
+            f"{fallback_w:g} W ({WATTS_PER_CORE} W per logical core of the host)",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         return fallback_w

@@ -142,8 +142,8 @@ class Gpus:
             try:
                 messages.append(self._controlled.pop().restore())
             except (ZeusPowerError, OSError) as error:
-                again = "`zeus-lightning reset-power-limits` tries again"
-                messages.append(f"a power limit is not restored: {error}; {again}")
+                again = "run `zeus-lightning reset-power-limits` to try again"
+                messages.append(f"a power limit was not restored: {error}; {again}")
         for message in messages:  # after the last limit: a filter may turn a warning into an error
             _warn(message)
         return not any(messages)

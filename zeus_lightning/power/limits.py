@@ -86,8 +86,8 @@ class GpuLimit:
             found = [gpu_id for gpu_id in found if self._has_the_energy_of(gpu_id)]
         if len(found) != 1:
             raise ZeusdError(
-                f"{self.zeusd} has {len(found) or 'no'} GPUs with this one's energy counter: see "
-                "whether it runs on this host"
+                f"{self.zeusd} has {len(found) or 'no'} GPUs with this GPU's energy counter; check "
+                "that it runs on this host"
             )
         return found[0]
 
@@ -107,8 +107,8 @@ class GpuLimit:
         energy_mj = self._gpu.counter_mj()
         if energy_mj is None:
             raise ZeusPowerError(
-                f"cannot set a power limit on {self._gpu} through {self.zeusd}: it has no energy "
-                "counter, by which zeusd's GPUs are told apart; run as root, without zeusd",
+                f"cannot set a power limit on {self._gpu} through {self.zeusd}: the GPU has no "
+                "energy counter to identify it by; run as root, without zeusd",
                 {"cause": "zeusd"},
             )
         return energy_mj

@@ -238,9 +238,9 @@ class Profiler:
         if self._room < (self._least_steps or 1):
             settings = self._settings
             return self._give_up(
-                "epochs, validations or checkpoints are too close together to measure a limit, "
-                f"which takes {settings.warmup_steps} batches of warm-up and "
-                f"{settings.min_seconds:g} s; lower warmup_steps or min_seconds"
+                "epochs, validations or checkpoints are too close together to measure a limit "
+                f"({settings.warmup_steps} warm-up batches and {settings.min_seconds:g} s); lower "
+                "warmup_steps or min_seconds"
             )
         self.window_steps = self._room
         self._lost_windows = self._room = 0
@@ -253,9 +253,7 @@ class Profiler:
         self._disturbances += 1
         if self._disturbances < MAX_LOST_WINDOWS:
             return self._set_limit(limit_w)
-        reason = (
-            f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while {limit_w} W was measured"
-        )
+        reason = f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while measuring {limit_w} W"
         return self._give_up(reason)
 
     def _next_limit(self) -> tuple[Action, ...]:

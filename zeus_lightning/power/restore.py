@@ -58,7 +58,7 @@ class Record:
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.process_started_at)
-        return f"process {self.pid} (running since {since:%Y-%m-%d %H:%M:%S})"
+        return f"process {self.pid} (started {since:%Y-%m-%d %H:%M:%S})"
 
     @classmethod
     def from_json(cls, text: bytes) -> Record | None:
@@ -182,7 +182,7 @@ def _restore_one(uuid: str) -> str:
     with closing(_RecordFile(uuid)) as file:
         record = file.read()
         if record is None:
-            message = f"{file.path} is not a record of power limits, and was removed"
+            message = f"{file.path} was not a power-limit record and was removed"
         else:
             message = _undo_left(record)
         file.delete()
@@ -205,13 +205,13 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     gpu, found = f"the power limit of GPU {record.uuid}", f"{record.found_mw / 1000:g} W"
     current_mw = limit.read_mw()
     if current_mw == record.found_mw:
-        return True, f"{gpu} is already {found}, as before {record}"
+        return True, f"{gpu} is already {found}, its value before {record}"
     if current_mw in record.set_mw:
         limit.set_mw(record.found_mw)
-        return True, f"{gpu} was restored to {found}, as before {record}"
+        return True, f"{gpu} was restored to {found}, its value before {record}"
     return False, (
-        f"{gpu} was changed by someone else after {record} set it, so it was not restored; it was "
-        f"{found} before"
+        f"{gpu} was changed by someone else after {record} set it, so it was not restored to "
+        f"{found}"
     )
 
 
@@ -249,9 +249,9 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "this process is already searching for its power limit: use one search"
+                    remedy = "this process already runs a search, so use only that one"
                 else:
-                    remedy = "wait for that one, or train on another GPU"
+                    remedy = "wait for that process, or train on another GPU"
                 raise ZeusPowerError(
                     f"the power limit of GPU {path.stem} is in use by "
                     f"{owner or 'another process'}; one run at a time can set it: {remedy}",
@@ -270,8 +270,8 @@ def _explain_record_errors(uuid: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ZeusPowerError(
-            f"cannot store GPU {uuid}'s power limit in {records_folder()}, from where it is "
-            f"restored after a crash: {error}; set XDG_STATE_HOME to a writable folder",
+            f"cannot record GPU {uuid}'s power limit in {records_folder()} for restoring after a "
+            f"crash: {error}; set XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

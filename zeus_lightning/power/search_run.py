@@ -184,8 +184,8 @@ class PowerSearch:
             search = make_search(allowed_w, self._selector, self._inputs)
         else:
             rank_zero_info(
-                f"zeus: observing the current power limit, {max(limits_w)} W; there is no profile "
-                "that shows which one would be best"
+                f"zeus: observing the current power limit, {max(limits_w)} W; no stored profile "
+                "shows which one is best"
             )
             search = Sweep((max(limits_w),))
         select = partial(self._selector.select, inputs=self._inputs)
@@ -312,7 +312,7 @@ class PowerSearch:
             zeus_cost = selector
         cost = partial(zeus_cost.cost, inputs=self._inputs)
         rank_zero_info(
-            "zeus: the power limits measured, with energy and time against the highest\n"
+            "zeus: power limits measured, with energy and time relative to the highest\n"
             + summary.table(points, limit_w, selector.name, cost)
         )
         self._set_limit(points, limit_w)
@@ -351,7 +351,7 @@ class PowerSearch:
         left = gather(self._strategy, None if self._gpus.restore() else self._gpus.limit_text())
         ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
         if not ranks:
-            return "training continues at the limits found at the start"
+            return "training continues at the initial limits"
         return f"training continues, but not at the initial limit: {', '.join(ranks)}"
 
 

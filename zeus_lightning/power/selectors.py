@@ -141,7 +141,7 @@ def parse_selector(selector: str | Selector) -> Selector:
         if isinstance(selector, Selector):
             return selector
         raise ZeusConfigError(
-            f"selector is {selector!r}, which has no name and select(points, inputs); "
+            f"selector is {selector!r}, which lacks a name or select(points, inputs); "
             f"pass one of {SELECTORS}, or a selector object"
         )
     etas = {"energy": 1.0, "time": 0.0, "zeus-cost": None}

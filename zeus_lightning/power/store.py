@@ -56,7 +56,7 @@ class ProfileStore:
         if self.path is not None:
             try:
                 _write(self.path, profile.dumps())
-                rank_zero_info(f"zeus: the power profile is in {self.path}")
+                rank_zero_info(f"zeus: saved the power profile to {self.path}")
             except OSError as error:
                 rank_zero_warn(
                     f"zeus: the power profile cannot be written to profile_path {self.path}: "
@@ -79,8 +79,8 @@ class ProfileStore:
             return []
         except (OSError, ZeusConfigError) as error:
             rank_zero_warn(
-                f"zeus: profile_path {self.path} cannot be used: {error}. The file is left as it "
-                "is, and this run ignores it"
+                f"zeus: profile_path {self.path} cannot be used: {error}. This run ignores "
+                "the file and leaves it unchanged"
             )
             self.path = None
             return []

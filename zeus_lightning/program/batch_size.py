@@ -25,7 +25,7 @@ def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
     sizes = list(batch_sizes) if isinstance(batch_sizes, Iterable) else []
     if not sizes or not all(map(is_size, sizes)):
         raise ZeusConfigError(
-            f"batch_sizes is {batch_sizes!r}; it must contain positive integers, and at least one"
+            f"batch_sizes is {batch_sizes!r}; it must be one or more positive integers"
         )
     return sorted({operator.index(size) for size in sizes})
 
@@ -60,7 +60,7 @@ def share(trainer: Trainer, scope: Scope | None = None) -> int:
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
             "BatchSizeFinder and ZeusBSOCallback both set the batch size; remove BatchSizeFinder "
-            "(if a run is out of memory, the next one gets a smaller batch size)"
+            "(if a run runs out of memory, the next one gets a smaller batch size)"
         )
     if scope == "per_device":
         return 1
@@ -119,10 +119,10 @@ def default_batch_size(
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
         similar = _similar_names(module if data is None else data)
-        uses = f"such as {similar[0]!r}" if similar else "the name of the one it uses"
+        name = repr(similar[0]) if similar else "..., the name of the one it uses"
         raise ZeusConfigError(
-            f"{owner} has no attribute {attribute!r} (nor has its hparams); add one and use it in "
-            f"train_dataloader(), or pass batch_arg_name=..., {uses}"
+            f"{owner} has no attribute {attribute!r}, and neither do its hparams; add one and use "
+            f"it in train_dataloader(), or pass batch_arg_name={name}"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]

@@ -54,7 +54,7 @@ def check_loaders(
         if others and batch is None:
             rank_zero_info(
                 f"zeus: {attribute} was set to {batch_size}; the {origin} also has loaders with "
-                f"batches of {', '.join(map(str, others))}, which need not follow it"
+                f"batches of {', '.join(map(str, others))}, which may be intended"
             )
         return
     if None in sizes:
@@ -65,8 +65,8 @@ def check_loaders(
             return
         if sizes != [own_size]:
             rank_zero_warn(
-                f"zeus: cannot read the batch size of the {origin}; make sure that it is "
-                f"{batch_size}, which {attribute} was set to after the datamodule's setup()"
+                f"zeus: cannot read the batch size of the {origin}; check that it equals "
+                f"{attribute}, which was set to {batch_size} after the datamodule's setup()"
             )
             return
     values = [get_from(each, attribute.rpartition(".")[2]) for each in holders(module, attribute)]
@@ -79,7 +79,7 @@ def check_loaders(
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it at each call with batch_size=self.{attribute}, or pass the "
+        f"of {sizes[0]}; build it on each call with batch_size=self.{attribute}, or pass the "
         "attribute that it uses as batch_arg_name"
     )
 

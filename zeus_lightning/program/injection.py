@@ -81,7 +81,7 @@ class Injection:
             text = f"{name} cannot be set to {value} on {type(holder).__name__}"
             cause = " ".join(str(error).split())  # pydantic's has several lines
             raise ZeusConfigError(
-                f"{text} ({cause}); make it a plain attribute that takes any size"
+                f"{text} ({cause}); make it a plain attribute that accepts any size"
             ) from error
         self._changes.append(_Change(holder, name, original, value))
 

@@ -49,9 +49,9 @@ def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
     """The error of a program that has not logged the metric."""
     if not trainer.callback_metrics:
         return ZeusConfigError(
-            f"monitor is {monitor!r}, but nothing has been logged for an epoch; call "
-            f"self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or without "
-            "validation in training_step()"
+            f"monitor is {monitor!r}, but no epoch metric was logged; call self.log({monitor!r}, "
+            "..., on_epoch=True) in validation_step(), or in training_step() if there is no "
+            "validation"
         )
     return ZeusConfigError(
         f"monitor is {monitor!r}, but the metrics logged so far are "
@@ -72,12 +72,12 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     remedy = "pass " + " or ".join(f"monitor={name!r}" for name in offered)
     if not offered:
         remedy = (
-            "and nothing has been logged for an epoch; call self.log(NAME, ..., on_epoch=True) in "
-            "validation_step(), or without validation in training_step(), and pass monitor=NAME"
+            "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True) in "
+            "validation_step() or training_step(), and pass monitor=NAME"
         )
     return ZeusConfigError(
-        "no metric to monitor: neither an EarlyStopping nor a ModelCheckpoint of the Trainer names "
-        f"one; {remedy}"
+        "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "
+        f"{remedy}"
     )
 
 

@@ -24,25 +24,25 @@ from zeus_lightning.recur.service import OwnService
     "--observe", is_flag=True, help="Run only control trials, with the default batch size."
 )
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
-@click.option("--stop-on-error", is_flag=True, help="End at the first error.")
+@click.option("--stop-on-error", is_flag=True, help="Stop at the first error.")
 @click.option(
     "--folder",
     default=".zeus/recur",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the runs' output and the database of its own service.",
+    help="Folder for the runs' output, and for the service's database unless --url is given.",
 )
 @click.option(
     "--url",
     envvar="ZEUS_SERVER_URL",
     show_envvar=True,
-    help="The service; without one, it starts its own.",
+    help="URL of a running service; by default, start one.",
 )
 @click.option(
     "--port",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Port of the service that it starts.  [default: any free one]",
+    help="Port for the service to start.  [default: any free port]",
 )
 def recur(
     command: tuple[str, ...],

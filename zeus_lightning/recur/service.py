@@ -76,7 +76,7 @@ class OwnService:
     def check(self) -> None:
         """Raise a `ZeusError` if the service has ended."""
         if self._process.poll() is not None:
-            raise ZeusError(f"the service has ended, and {self._log_end()}")
+            raise ZeusError(f"the service has ended; {self._log_end()}")
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S
@@ -84,12 +84,12 @@ class OwnService:
         while not client.answers():
             self.check()
             if time.monotonic() > deadline_s:
-                raise ZeusError(f"the service did not start, and {self._log_end()}")
+                raise ZeusError(f"the service did not start; {self._log_end()}")
             time.sleep(0.05)
 
     def _log_end(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        return f"{self._log} ends:\n" + "\n".join(lines[-5:])
+        return f"the last lines of {self._log}:\n" + "\n".join(lines[-5:])
 
 
 def _run_until_stdin_closes(grace_s: float, command: Sequence[str]) -> int:

@@ -73,7 +73,9 @@ def table(tries: Sequence[Try]) -> Table | None:
     notes = []
     earlier = sum(each.run.earlier_trials for each in tries if each.run)
     if earlier:
-        notes.append(f"each try is its last trial alone (earlier ones, not included: {earlier})")
+        notes.append(
+            f"only the last trial of each try is counted (earlier ones, left out: {earlier})"
+        )
     if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:

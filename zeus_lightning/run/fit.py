@@ -116,7 +116,7 @@ class Fit:
                 raise
         own = replace(own, default_batch_size=self._own_batch_size)
         kept = [
-            f"{name} {getattr(self.run.job, name)} (here {getattr(own, name)})"
+            f"{name} {getattr(self.run.job, name)} (not {getattr(own, name)})"
             for name, field in READ_FROM_PROGRAM.items()
             if field in own.suggested
             and name != "batch_sizes"
@@ -284,12 +284,12 @@ class Fit:
         outcome, reason = outcome_at_train_end(self.trainer, record)
         if outcome in ("completed", "not_converged") and self._is_short(record.job.max_epochs):
             outcome = "interrupted"
-            reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, and the job's "
+            reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, but the job's is "
             reason += str(record.job.max_epochs)
         if outcome == "errored":
             self._mistake = ZeusConfigError(
                 f"{reason}, so {self.run.job.monitor!r} was never seen and nothing was learned; "
-                "let validation run, or monitor a metric of training with limit_val_batches=0"
+                "let validation run, or monitor a training metric with limit_val_batches=0"
             )
         self.run.end(outcome, reason)
 
@@ -321,8 +321,8 @@ class Fit:
             return
         reason = (
             f"the {sizes.loader_origin(self.trainer, self.module)} has no batch of "
-            f"{record.trial.batch_size // self._share} (drop_last=True drops one that is not "
-            "full), so nothing was trained"
+            f"{record.trial.batch_size // self._share} (drop_last=True drops partial ones), so "
+            "nothing was trained"
         )
         has_failed = record.trial.batch_size != record.job.default_batch_size
         self.run.end("not_converged" if has_failed else "errored", reason)
@@ -359,7 +359,8 @@ class Fit:
         if not any(each.best_model_path or each.last_model_path for each in savers):
             rank_zero_warn(
                 "zeus: the run reached its target before ModelCheckpoint saved a checkpoint, so "
-                "its model is lost with this process; pass save_last=True, or save after each epoch"
+                "its model is lost when this process ends; pass save_last=True, or save after each "
+                "epoch"
             )
 
     def remember_module(self) -> None:

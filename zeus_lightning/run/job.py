@@ -78,7 +78,7 @@ class JobArguments:
         for name in ("max_epochs", "baseline_runs"):
             self._check(name, lambda value: _is_number(value, Integral), "an integer")
         self._check("baseline_runs", lambda runs: 2 <= runs <= 20, "2 to 20")
-        bound = f"finite, at most {MAX_METRIC:g} in size"
+        bound = f"finite, at most {MAX_METRIC:g} in absolute value"
         self._check("target_metric", lambda target: abs(target) <= MAX_METRIC, bound)
         self._check("monitor", bool, "a metric's name")
         self._check("mode", ("min", "max").__contains__, "'min' or 'max'")
@@ -89,7 +89,9 @@ class JobArguments:
         self._check("max_epochs", lambda epochs: epochs > 0, "positive")
         self._check("eta_knob", lambda eta: 0 <= eta <= 1, "in [0, 1]")
         self._check("beta_knob", lambda beta: beta > 0, "positive")
-        self._check("policy", lambda policy: isinstance(policy, str | dict), "a name or options")
+        self._check(
+            "policy", lambda policy: isinstance(policy, str | dict), "a name or a dict of options"
+        )
         self._policy_options()
         self._check("lr_scaling", ("linear", "sqrt").__contains__, "'linear', 'sqrt' or None")
 
@@ -103,11 +105,13 @@ class JobArguments:
         given: dict[str, Any] = dict(self.policy) if isinstance(self.policy, dict) else {}
         name = given.pop("name", None) if isinstance(self.policy, dict) else self.policy
         if name is not None and not (isinstance(name, str) and name):
-            raise ZeusConfigError(f"the policy's name is {name!r}; it must be a name, or left out")
+            raise ZeusConfigError(
+                f"the policy's name is {name!r}; it must be a policy's name, or omitted"
+            )
         for option, value in given.items():
             if option not in _POLICY_OPTIONS:
                 raise ZeusConfigError(
-                    f"policy has the option {option!r}; it can have name, "
+                    f"policy has the unknown option {option!r}; it can have name, "
                     f"{', '.join(_POLICY_OPTIONS)}"
                 )
             if not _is_number(value, Integral):
@@ -127,7 +131,9 @@ class JobArguments:
         )
         monitor, mode = monitor_of(trainer, self.monitor, self.mode)
         if monitor is not None and self.monitor is None:
-            rank_zero_info(f"zeus: the metric is {monitor!r} (mode={mode!r}), as in the Trainer")
+            rank_zero_info(
+                f"zeus: monitoring {monitor!r} (mode={mode!r}), as the Trainer's callbacks do"
+            )
         name = default_job_id(module)
         if self.job_id is None and "ZEUS_JOB_ID" not in os.environ:
             rank_zero_info(
@@ -156,7 +162,7 @@ class JobArguments:
         if monitor is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
-                f"{'fall' if mode == 'max' else 'rise'}; if it does, pass the other mode"
+                f"{'fall' if mode == 'max' else 'rise'}; if it should, pass the other mode"
             )
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):

@@ -30,11 +30,11 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
             )
         return "interrupted", reason
     if record.report is None and trainer.should_stop:
-        return "interrupted", "another callback stopped it before a validation"
+        return "interrupted", "another callback stopped training before a validation"
     if record.report is None:
         reason = f"training ended after {epochs} without a validation"
         if _out_of_steps(trainer):
-            reason = f"max_steps={trainer.max_steps} ended the training without a validation"
+            reason = f"max_steps={trainer.max_steps} ended training without a validation"
         # With the default batch size, it may have one: epochs have other numbers of batches.
         is_default = record.trial.batch_size == record.job.default_batch_size
         return "errored" if is_default else "not_converged", reason
@@ -42,8 +42,8 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         return "completed", f"training ended after {epochs}"
     if record.target_reached:  # the last report was not sent yet; the service decides on it
         return "not_converged", "training ended before the service had decided"
-    stopped = "another callback stopped it" if trainer.should_stop else "training ended"
-    return "not_converged", f"{stopped}, short of the target of {record.job.target_metric:g}"
+    stopped = "another callback stopped training" if trainer.should_stop else "training ended"
+    return "not_converged", f"{stopped} short of the target of {record.job.target_metric:g}"
 
 
 def _out_of_time(trainer: Trainer) -> bool:

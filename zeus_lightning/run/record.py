@@ -115,7 +115,7 @@ class TrialRecord:
         elif not math.isfinite(self.spent.energy_j):
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
-            problem = f"which ran on {self.hardware}, and this run is on {hardware}"
+            problem = f"which ran on {self.hardware}, but this run is on {hardware}"
         elif status is None or status.generation != self.trial.generation:
             problem = "which the service does not know (was the job deleted or restored?)"
         elif status.outcome not in RESUMABLE:
@@ -154,7 +154,7 @@ class TrialRecord:
         path = path.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         if path.exists() and not path.is_file():
-            rank_zero_warn(f"zeus: the outcome file cannot be {path}: it is not a regular file")
+            rank_zero_warn(f"zeus: cannot write the outcome to {path}: it is not a regular file")
             return
         try:
             partial.write_text(json.dumps({**self.to_json(), "cost_j": self.cost_j}))

@@ -100,7 +100,7 @@ class Run:
                 ) from None
             self.is_without_service = True
             size = self.job.default_batch_size
-            rank_zero_warn(f"zeus: {error.message}; training without it on batch size {size}")
+            rank_zero_warn(f"zeus: {error.message}; training without it, with batch size {size}")
             return size
         trial = record.trial
         self._open(record)

@@ -163,7 +163,7 @@ class RunMeter:
         text = f"the energy of {self._meter.device_model} with {self._meter.name}"
         text += f"; not included: {left_out}" if left_out else ""
         if self._meter.is_estimate and self._choice == "auto":
-            text += "; `zeus-lightning doctor` says why no energy counter can be read"
+            text += "; `zeus-lightning doctor` shows why no energy counter can be read"
         return text
 
     def breakdown(self, spent: Reading) -> dict[str, float]:

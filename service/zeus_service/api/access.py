@@ -159,12 +159,12 @@ def _check_origin() -> None:
     try:
         parts = urlsplit(origin)
     except ValueError:  # such as an unclosed bracket
-        raise Forbidden("the Origin is not valid") from None
+        raise Forbidden("the Origin header is not valid") from None
     port = {"http": ":80", "https": ":443"}.get(parts.scheme, "")  # browsers leave it out
     if parts.netloc.lower().removesuffix(port) != request.host.lower().removesuffix(port):
         raise Forbidden(
             f"cross-origin request from {origin} to {request.host!r} refused; a proxy must pass on "
-            "the browser's Host"
+            "the browser's Host header"
         )
 
 

@@ -145,7 +145,7 @@ def delete_job(job_id: str, query_data: Deletion) -> tuple[str, int]:
 @v1.post(f"{JOB}/trials")
 @v1.input(messages.NewTrial)
 @v1.output(messages.TrialStart, **_NEW)
-@v1.doc(responses={200: "This Idempotency-Key started it before."})
+@v1.doc(responses={200: "This Idempotency-Key already started this trial."})
 def start_trial(job_id: str, json_data: messages.NewTrial) -> tuple[messages.TrialStart, int]:
     """Start a trial; the header `Idempotency-Key` makes repeating it harmless."""
     key = request.headers.get("Idempotency-Key")
@@ -201,14 +201,14 @@ def end_trial(
 @v1.put(POWER_PROFILE)
 @v1.input(messages.PowerProfile)
 @v1.output(messages.PowerProfile, **_NEW)
-@v1.doc(responses={200: "It replaces an earlier one."})
+@v1.doc(responses={200: "Replaced an earlier profile."})
 def put_power_profile(
     job_id: str, batch_size: int, json_data: messages.PowerProfile
 ) -> tuple[messages.PowerProfile, int]:
     """Store what was measured for a batch size on some GPUs."""
     if json_data.batch_size != batch_size:
         raise UnprocessableEntity(
-            f"batch_size is {json_data.batch_size} in the body and {batch_size} in the path"
+            f"batch_size is {json_data.batch_size} in the body but {batch_size} in the path"
         )
     new = power_profiles.put(job_id, json_data.model_dump(mode="json"))
     return json_data, 201 if new else 200

@@ -227,7 +227,7 @@ def report() -> ResponseReturnValue:
         trial = _find_trial(result)
         if trial.outcome in FINAL:
             return _finished(result.trial_number, trial.outcome)
-        return _answer(None, "this epoch is reported already, keep training")
+        return _answer(None, "this epoch was already reported; keep training")
     return _answer(decision.outcome, _reason_text(result.batch_size, decision))
 
 

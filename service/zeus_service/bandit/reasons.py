@@ -30,7 +30,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     text = {
         "explore": _worth(chosen, best),
         "exploit": _lead(chosen, arms.values()),
-        "concurrent": "another trial is exploring, so this run uses the best batch size known, or "
+        "concurrent": "another trial is exploring, so this run uses the best known batch size, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
@@ -108,7 +108,7 @@ def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]
     arms = policy_of(spec).describe(spec, state, hardware)
     counts = count_failures(arm for arm in arms if arm.batch_size in usable)
     is_limited = usable != spec.batch_sizes
-    limit = f" among {usable}, which this run's devices can divide" if is_limited else ""
+    limit = f" among {usable}, the sizes divisible among this run's devices" if is_limited else ""
     return ExhaustedJob(
         f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
     )

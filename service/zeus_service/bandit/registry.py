@@ -53,7 +53,7 @@ def _load(entry_point: EntryPoint) -> Policy:
 def _unusable(entry_point: EntryPoint, reason: str) -> Unusable:
     distribution = entry_point.dist.name if entry_point.dist else "an unknown distribution"
     return Unusable(
-        f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; correct "
+        f"policy {entry_point.name!r} ({entry_point.value} of {distribution}): {reason}; fix "
         "or uninstall it"
     )
 

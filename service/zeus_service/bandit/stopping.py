@@ -119,4 +119,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; the host's load per core was {load:.1f}, and {usual:.1f} in the runs before"
+    return f"; the host's load per core was {load:.1f}, but {usual:.1f} in earlier runs"

@@ -32,8 +32,8 @@ _KEEPS_HARDWARE = (
     "A client of the Zeus project needs a job for a single kind of hardware. Use another job_id."
 )
 _KEEPS_DEVICES = (
-    "The job's batch sizes are per device, so all its runs use the same number of devices. Use "
-    "that number, or another job_id."
+    "The job's batch sizes are per device, so all its runs must use the same number of devices. "
+    "Use that number, or another job_id."
 )
 
 LOADS = 20
@@ -88,7 +88,7 @@ _LOCKED_TRIAL = (
 
 def unknown_trial(job_id: str, trial_number: int) -> NotFound:
     """The error of a trial that does not exist."""
-    return NotFound(f"no trial {trial_number} of job {job_id!r}; start one first")
+    return NotFound(f"job {job_id!r} has no trial {trial_number}; start one first")
 
 
 def specification(job: Job, *, repair: bool = False) -> JobSpec:
@@ -272,7 +272,7 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
     """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
     for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
-        end(session, job, spec, trial, "lost", "its lease ran out")
+        end(session, job, spec, trial, "lost", "its lease expired")
 
 
 def end(

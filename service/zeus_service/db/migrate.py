@@ -63,7 +63,7 @@ def current_revision() -> str | None:
     path = current_config().sqlite_path
     if path and not path.exists():  # opening it would create it
         raise Unusable(
-            f"no database at {path}; name the service's with ZEUS_BSO_DATABASE_URL=sqlite:///FILE "
+            f"no database at {path}; set ZEUS_BSO_DATABASE_URL=sqlite:///FILE, as for the service "
             "(`recur` uses .zeus/recur/zeus.sqlite3)"
         )
     try:
@@ -95,7 +95,7 @@ def check_revision() -> None:
     if found in older:
         remedy = "run `zeus-service db upgrade`"
     raise Unusable(
-        f"{_shown()} is at revision {found}, this version of zeus-service works with {head}: "
+        f"{_shown()} is at revision {found}, but this version of zeus-service needs {head}: "
         f"{remedy}"
     )
 

@@ -89,7 +89,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     session.flush()
     name = f"baseline {job.completed_baselines} of {spec.baseline_runs}"
     if spec.target_metric is not None:
-        name = "a baseline that the target did not need"
+        name = "an extra baseline"
     completed = (Trial.job_key == job.key, Trial.why == "baseline", Trial.outcome == "completed")
     baselines = session.scalars(select(Trial).where(*completed)).all()
     reports = {each.trial_number: _reports(session, spec, each) for each in baselines}
@@ -98,13 +98,15 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     if spec.target_metric is None:
         if len(best) > 1 and len(set(best.values())) == 1:
-            text += ", as in each baseline: if a seed is fixed, vary it"
+            text += ", the same in every baseline: if a seed is fixed, vary it"
         if job.completed_baselines >= spec.baseline_runs:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="
             text += f"; the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
             if all(spec.reached(rows[0].metric) for rows in reports.values()):
-                text += ", which each reached at its first validation: pass a target_metric"
+                text += (
+                    ", which every baseline reached at its first validation: pass a target_metric"
+                )
             else:
                 text += ", which 9 in 10 runs of the default should reach"
     trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]

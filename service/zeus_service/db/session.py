@@ -150,7 +150,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         except Timeout as error:
             if error is not timeout:
                 raise  # of a block around this one
-            raise exc.TimeoutError(f"the database has not answered within {seconds:g} s") from None
+            raise exc.TimeoutError(f"the database did not answer within {seconds:g} s") from None
 
 
 def _deadline() -> float:

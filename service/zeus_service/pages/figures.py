@@ -28,20 +28,20 @@ from zeus_service.units import energy, energy_range, runs, significant
 
 FIGURES: dict[str, tuple[str, str]] = {
     "valley": (
-        "Cost over batch size",
-        "The expected cost of a run with its 95 % interval, and each run by how it ended.",
+        "Cost by batch size",
+        "The expected cost of a run with its 95 % interval, and each run, marked by its outcome.",
     ),
-    "costs": ("Cost of each run", "In order, coloured by batch size. Click a run to open it."),
+    "costs": ("Cost of each run", "In order, colored by batch size. Click a run to open it."),
     "saved": (
         "Energy saved",
-        "Against the default batch size at the GPU's default power limit. It dips while new sizes "
-        "are tried.",
+        "Compared with the default batch size at the GPU's default power limit. The curve dips "
+        "while new sizes are tried.",
     ),
     "regret": (
         "Cumulative regret",
         "What all runs, failed ones included, cost beyond the best batch size's expected cost.",
     ),
-    "power": ("Power limits", "Energy and time of a training batch over the GPU's power limit."),
+    "power": ("Power limits", "Energy and time per training batch, by the GPU's power limit."),
 }
 """Title and explanation of each figure of a job's page, in the order in which they are shown."""
 
@@ -136,7 +136,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         if era and era.expected_energy_j is not None
     ]
     if not drawn or savings.saved is None:
-        return plot.empty("What a run of the default batch size takes is not known yet.")
+        return plot.empty("The energy of a run with the default batch size is not known yet.")
     in_all = savings.saved.energy_j
     parts, errors = [], []
     for trial, expected_j, error_j in drawn:
@@ -169,7 +169,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         "yaxis": plot.energy_axis("saved", data),
         "showlegend": False,
     }
-    note = "Against runs of the default, with a 95 % band."
+    note = "Compared with runs of the default, with a 95 % band."
     if savings.estimated:
         note += " Energy is estimated."
     summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."
@@ -209,12 +209,12 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
     layout = {
         "grid": {"rows": 2, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.axis("power limit (W)"),
-        "yaxis": plot.energy_axis("energy of a batch", data[::2]),
-        "yaxis2": plot.axis("time of a batch (s)"),
+        "yaxis": plot.energy_axis("energy per batch", data[::2]),
+        "yaxis2": plot.axis("time per batch (s)"),
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
-    note = "The star is the limit that was chosen."
+    note = "The star marks the chosen limit."
     chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in profiles[:8])
     summary = f"Chosen limits: {chosen}."
     return {"data": data, "layout": layout, "note": note, "summary": summary}
@@ -223,7 +223,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
 def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
     """Plot the metric, the power and the cost of a trial over its epochs."""
     if not reports:
-        return plot.empty("It has not reported yet.")
+        return plot.empty("This run has not reported yet.")
     latest, epochs = reports[-1], [report.epoch for report in reports]
     monitor = plot.plain(spec.monitor)
     limits = [report.cost_bound for report in reports]

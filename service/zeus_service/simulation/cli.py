@@ -78,7 +78,7 @@ _POLICY = click.Choice(list(POLICIES))
 @click.option(
     "--window-size",
     default=0,
-    help="Use only this many of the latest runs of each batch size, with zeus; 0: all.",
+    help="With policy zeus, use only this many latest runs of each batch size; 0: all.",
 )
 @click.option(
     "--learn-target",
@@ -128,7 +128,7 @@ def simulate(
         chosen = [*(RECIPES[name] for name in names), *(Recipe(*each) for each in recipes)]
         workloads += _recorded(directory, gpus, chosen)
     elif gpus or names or recipes:
-        raise click.UsageError("recorded runs need their directory: name it with --traces")
+        raise click.UsageError("recorded runs need a directory; pass it with --traces")
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
     target = {"target_metric": None} if learn_target else {}
@@ -177,7 +177,7 @@ def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -
     ]
     if not workloads:
         raise SimulationError(
-            f"{directory}: no workload of the Zeus paper in it; describe yours with --recipe"
+            f"{directory} contains no workload of the Zeus paper; describe yours with --recipe"
         )
     return workloads
 

@@ -39,7 +39,7 @@ def test_without_an_energy_counter_the_power_is_sampled(amd_gpus: FakeDriver) ->
     assert meter.samples
     meter.close()
     amd_gpus.gpus[0].fail("power", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(ZeusMeterError, match=r"cannot read the power.*choose another GPU"):
+    with pytest.raises(ZeusMeterError, match=r"cannot read the power.*use another GPU"):
         AmdMeter([0])
 
 

@@ -195,7 +195,7 @@ def test_max_power_is_that_of_the_cores_this_process_may_use() -> None:
 
 @pytest.mark.parametrize("watts", [0, -1, float("nan"), float("inf")])
 def test_watts_per_core_must_be_positive(watts: float) -> None:
-    with pytest.raises(ZeusConfigError, match=f"positive number, not {watts}: .*cpu-estimate:3.5"):
+    with pytest.raises(ZeusConfigError, match=f"positive number, not {watts}; .*cpu-estimate:3.5"):
         CpuEstimateMeter(watts)
 
 

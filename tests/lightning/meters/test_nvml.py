@@ -106,7 +106,7 @@ def test_a_power_of_zero_under_load_is_refused(fake_gpus: FakeDriver) -> None:
     make_old(fake_gpus, 2)
     NvmlMeter([2]).close()
     gpu.set_load(1)
-    with pytest.raises(ZeusMeterError, match=r"a power of 0 W under load.*does not measure it"):
+    with pytest.raises(ZeusMeterError, match=r"a power of 0 W under load.*does not measure this"):
         NvmlMeter([2])
 
 

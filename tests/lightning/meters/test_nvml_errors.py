@@ -32,7 +32,7 @@ def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(
 def test_a_driver_that_is_unloaded_is_an_error(fake_gpus: FakeDriver) -> None:
     meter = NvmlMeter([0])
     fake_gpus.unload()
-    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver went away"):
+    with pytest.raises(ZeusMeterError, match="Uninitialized; the driver was unloaded"):
         meter.read()
     meter.close()
 

@@ -138,7 +138,7 @@ def test_where_packages_report_no_limit_it_is_a_figure_per_core_with_a_warning(
     powercap: FakePowercap,
 ) -> None:
     powercap.add_zone("intel-rapl:0", "package-0")
-    with pytest.warns(UserWarning, match=r"package-0 reported no power limit.*3.5 W for each"):
+    with pytest.warns(UserWarning, match=r"package-0 reported no power limit.*3.5 W per logical"):
         meter = RaplMeter(powercap.root)
     assert meter.max_power_w == 3.5 * (os.cpu_count() or 1)
     meter.close()

@@ -67,7 +67,7 @@ def test_the_daemon_of_another_host_sets_nothing(
     with (
         FakeZeusd(elsewhere, socket_path),
         closing(GpuLimit(0, Zeusd(socket_path))) as limit,
-        pytest.raises(ZeusPowerError, match="no GPUs with this one's energy counter"),
+        pytest.raises(ZeusPowerError, match="no GPUs with this GPU's energy counter"),
     ):
         limit.set_mw(150_000)
     assert limits_mw(elsewhere) == limits_mw(fake_gpus) == [300_000, 300_000]
@@ -79,7 +79,9 @@ def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
     fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
     with (
         closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
-        pytest.raises(ZeusPowerError, match="it has no energy counter, by which") as raised,
+        pytest.raises(
+            ZeusPowerError, match="the GPU has no energy counter to identify it"
+        ) as raised,
     ):
         limit.set_mw(150_000)
     assert raised.value.fields == {"cause": "zeusd"}

@@ -111,7 +111,7 @@ def test_after_a_sigkill_a_control_trial_runs_at_the_limit_found_before(
     monkeypatch.setenv("ZEUS_CONTROL", "1")
     gpu.limit_mw = 125_000  # as the killed process left it; the fixture `gpu` has set 250 W
     net = GpuNet(gpu)
-    with pytest.warns(UserWarning, match=f"restored to 250 W, as before process {killed} "):
+    with pytest.warns(UserWarning, match=f"restored to 250 W, its value before process {killed} "):
         fit(power(meter=gpu_meter), net)
     assert set(net.limits_w) == {250}
     assert records() == []
@@ -132,7 +132,7 @@ def test_what_a_restarted_driver_or_an_administrator_set_since_the_kill_stays(
     fake_gpus.gpus[0].limit_mw = 300_000
     ((_, finished, message),) = restore_all()
     assert finished
-    assert "so it was not restored; it was 250 W before" in message
+    assert "so it was not restored to 250 W" in message
     assert fake_gpus.gpus[0].limit_mw == 300_000
     assert records() == []
 
@@ -161,7 +161,7 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
 
 def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: GpuLimit) -> None:
     first, again = TemporaryLimit(limit), GpuLimit(0)
-    with pytest.raises(ZeusPowerError, match="already searching for its power limit"):
+    with pytest.raises(ZeusPowerError, match="this process already runs a search"):
         TemporaryLimit(again)
     again.close()
     first.restore()

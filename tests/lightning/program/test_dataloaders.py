@@ -81,7 +81,7 @@ def test_a_loader_of_another_size_beside_one_that_follows_is_named_once(
         trainer(callback, max_epochs=3).fit(module(), data())
     line = (
         f"zeus: batch_size was set to 8; the train_dataloader() of datamodule {data.__name__} also "
-        "has loaders with batches of 56, which need not follow it"
+        "has loaders with batches of 56, which may be intended"
     )
     assert caplog.messages.count(line) == 1
     assert callback.outcome == "converged"
@@ -141,7 +141,7 @@ def test_batches_of_another_size_are_an_error_although_no_loader_says_it(
     counter, callback = Steps(), zeus(service.url, **job)
     message = f"batch_size to 4 per device, but the .* of datamodule {data.__name__} has"
     runner = trainer(callback, counter, reload_dataloaders_every_n_epochs=1)
-    with pytest.raises(ZeusConfigError, match=f"{message} batches of 8; build it at each call"):
+    with pytest.raises(ZeusConfigError, match=f"{message} batches of 8; build it on each call"):
         runner.fit(Wrapped(), data())
     assert counter.count == steps
     assert outcomes(service.url, job["job_id"]) == ["converged", "withdrawn"]

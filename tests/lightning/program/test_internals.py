@@ -62,7 +62,7 @@ def test_a_missing_part_is_an_error_that_names_it_and_the_releases(
     remove(monkeypatch, owner(runner), name)
     message = (
         rf"^lightning {lightning.__version__} has no \w+\.{name}, .*"
-        rf"install lightning=={TRIED_WITH}\.\*, with which it was tried"
+        rf"install lightning=={TRIED_WITH}\.\*, the tested release"
     )
     with pytest.raises(ZeusConfigError, match=message):
         check_internals(runner)

@@ -117,7 +117,9 @@ def test_trials_of_a_script_before_its_last_one_are_counted_under_the_table(
     assert result.exit_code == 0, result.output
     columns = [each.split() for each in result.output.splitlines()]
     assert ["chosen", "2", "of", "2", "2", "6.0", "2.0", "13.0"] in columns
-    assert "last trial alone (earlier ones, not included: 4)" in " ".join(result.output.split())
+    assert "only the last trial of each try is counted (earlier ones, left out: 4)" in " ".join(
+        result.output.split()
+    )
 
 
 def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_its_death_is_an_error_and_its_end_waits_for_no_open_connection(tmp_path
     with closing(client):
         assert [each for each in running if each.is_running()] == []
         assert "Handling signal: int" in (tmp_path / "log").read_text()  # `term` would wait
-    with pytest.raises(ZeusError, match=rf"(?s)has ended, and {tmp_path}/log ends:\n"):
+    with pytest.raises(ZeusError, match=rf"(?s)has ended; the last lines of {tmp_path}/log:\n"):
         service.check()
 
 
@@ -115,7 +115,7 @@ def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
         pytest.raises(
             ZeusError,
-            match=rf"(?s)has ended, and {tmp_path}/log ends:\n.*cannot open the database",
+            match=rf"(?s)has ended; the last lines of {tmp_path}/log:\n.*cannot open the database",
         ),
         OwnService(f"sqlite:///{tmp_path}", tmp_path / "log"),
     ):

@@ -88,7 +88,7 @@ WEAK = "0123456789abcde"
         ({"token": WEAK}, "at least 16 printable ASCII characters"),
         ({"token": f"{OLD},{WEAK}"}, "at least 16 printable ASCII characters"),
         ({"token": OLD, "read_token": WEAK}, "at least 16 printable ASCII characters"),
-        ({"token": OLD, "read_token": f"{READER},{OLD}"}, "use another one for reading"),
+        ({"token": OLD, "read_token": f"{READER},{OLD}"}, "use different tokens"),
     ],
 )
 def test_a_token_that_guards_nothing_is_refused(settings: dict[str, str], words: str) -> None:

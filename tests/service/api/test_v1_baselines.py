@@ -115,7 +115,7 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     job = LearningJob(api, baseline_runs=3)
     assert "vary it" not in job.baseline(0.2, 0.5)["reason"]
     assert job.baseline(0.2, 0.5)["reason"].endswith(
-        "0.5, as in each baseline: if a seed is fixed, vary it"
+        "0.5, the same in every baseline: if a seed is fixed, vary it"
     )
 
 
@@ -164,7 +164,7 @@ def test_concurrent_baselines_are_judged_at_their_end(api: Api) -> None:
             assert answer["decision"] == "continue"
         ended = job.end(number).json()
         assert (ended["outcome"], ended["epoch"]) == (outcome, 2 if best == 0.99 else 3)
-        extra = "a baseline that the target did not need"
+        extra = "an extra baseline"
         assert ended["reason"].startswith(f"{extra}: best val_acc {best}")
     assert job.shown()["target_metric"] == pytest.approx(TARGET, abs=1e-6)
     assert job.shown()["completed_baselines"] == 5
@@ -180,7 +180,7 @@ def test_one_of_many_that_end_at_once_sets_the_target(api: Api) -> None:
         ended = [answer.json() for answer in pool.map(job.end, range(1, 9))]
     names = sorted(trial["reason"].partition(":")[0] for trial in ended)
     assert names[5:] == ["baseline 1 of 3", "baseline 2 of 3", "baseline 3 of 3"]
-    assert set(names[:5]) == {"a baseline that the target did not need"}
+    assert set(names[:5]) == {"an extra baseline"}
     target = job.shown()["target_metric"]
     for trial, metric in zip(job.trials(), metrics, strict=True):
         assert trial["outcome"] == ("converged" if metric >= target else "completed")

@@ -50,7 +50,8 @@ def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) 
     register(policy="default", batch_sizes=[32, 48], default_batch_size=32)
     before = counters.exhausted_starts._value.get()
     with pytest.raises(
-        ExhaustedJob, match=r"among \[48\], which this run's devices can divide: 1 was not tried"
+        ExhaustedJob,
+        match=r"among \[48\], the sizes divisible among this run's devices: 1 was not tried",
     ):
         optimizer.start_trial("job", multiple_of=48)
     assert counters.exhausted_starts._value.get() == before

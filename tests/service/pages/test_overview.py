@@ -50,7 +50,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
         )
         assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
         assert re.search(r"energy saved (-?[\d.]+ to [\d.]+ kWh) · known for 1 of 2 jobs", text)
-        assert re.search(r"Against the default batch sizes, since \d+ \w{3} 20\d\d", text)
+        assert re.search(r"Compared with the default batch sizes, since \d+ \w{3} 20\d\d", text)
     set_config(client)
     assert "EUR" not in text_of(client, "/savings")
 
@@ -59,7 +59,7 @@ def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: Fla
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)
     assert "+25 % energy +30.0 min of training +500 Wh" in text_of(client, "/")
-    assert "Jobs that saved most" not in text_of(client, "/savings")
+    assert "Jobs that saved the most" not in text_of(client, "/savings")
     assert "\N{MINUS SIGN}500 Wh \N{MINUS SIGN}25 %" in text_of(client, "/")
     assert "-25 %" not in text_of(client, "/")
 

@@ -97,5 +97,5 @@ def test_the_headline_leads_to_the_weeks_and_their_file(
     page.get_by_role("link", name="by week and job").click()
     expect(page.get_by_role("region", name="By week").locator("tbody tr")).to_have_count(1)
     with page.expect_download() as download:
-        page.get_by_role("link", name="CSV of a year").click()
+        page.get_by_role("link", name="CSV, one year").click()
     assert download.value.suggested_filename == "savings.csv"

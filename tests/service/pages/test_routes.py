@@ -230,7 +230,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert "<td>not learned yet</td>" in page
     assert "None" not in page
     assert "never stopped early: a baseline" in page
-    assert "the target is not learned yet" in client.get("/job/job/trial/4").text
+    assert "target not learned yet" in client.get("/job/job/trial/4").text
     assert "4 control runs" in page
     assert 'class="state learning"' in page
     for address in every_address(runs=2):

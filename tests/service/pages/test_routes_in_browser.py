@@ -298,7 +298,7 @@ def test_a_database_that_is_away_comes_back_by_itself(
     away = database.with_name("away")
     database.rename(away)
     page = open_page(own_service.url, allowed="503 (SERVICE UNAVAILABLE)")
-    expect(page.locator("main")).to_contain_text("The database cannot be used now")
+    expect(page.locator("main")).to_contain_text("The database is unavailable")
     away.rename(database)
     expect(page.locator("main")).to_contain_text("No jobs yet")
 

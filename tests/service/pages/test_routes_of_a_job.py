@@ -72,7 +72,7 @@ def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
         optimizer.report("job", number, report(1, energy_j=1e6, time_s=1.0, metric=0.1))
     text = text_of(client, "/job/job")
     assert (
-        "A cost is 25 % of the energy plus 75 % of what the time would take at full power" in text
+        "A cost is 25 % of the energy plus 75 % of what full power would use in that time" in text
     )
     (found,) = re.findall(r"Stop limit: [\d.]+ \S+ \(([\d.]+) . best\)", text)
     on = client.get("/api/v1/jobs/job").json["hardware"][0]

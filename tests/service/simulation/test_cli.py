@@ -183,8 +183,8 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpu=v100"], "recorded runs need their directory: name it with --traces"),
-        (LETTERS, "recorded runs need their directory: name it with --traces"),
+        (["--gpu=v100"], "recorded runs need a directory; pass it with --traces"),
+        (LETTERS, "recorded runs need a directory; pass it with --traces"),
         (["--seeds=0"], "'--seeds': 0 is not in the range"),
         (["--eta=1.5"], "eta_knob: Input should be less than or equal to 1 (1.5)"),
         (["--beta=0"], "beta_knob: Input should be greater than 0 (0.0)"),

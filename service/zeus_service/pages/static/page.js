@@ -108,7 +108,7 @@ async function refresh(isNew = false) {
       live.hidden = true;
     } catch (error) {
       pageTag = null; // figures may be missing
-      live.textContent = "The service does not answer; trying again";
+      live.textContent = "The service is not responding; retrying";
       live.hidden = false;
       console.info(`not refreshed: ${error.message}`);
     }
