@@ -180,7 +180,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     stage = f" ({latest.stage})" if latest else ""
     _print(
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
-        f"{spec.monitor} to {target} in {spec.max_epochs} epochs{where}{meter}\n"
+        f"{spec.monitor} to {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"
     )
     _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial, means))
     if job.next_trial:
@@ -256,7 +256,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 def prune(older_than_days: float) -> None:
     """Delete old reports, and rows of deleted jobs.
 
-    Reports are old if their trial ended more than --older-than-days ago. Trials and what was
+    Reports are old if their trial ended more than that many days ago. Trials and what was
     learned are kept. Safe while the service runs.
     """
     from zeus_service import maintenance

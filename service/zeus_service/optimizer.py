@@ -174,6 +174,7 @@ def report(
         jobs.end(session, job, spec, trial, decision.outcome, decision.reason)
     measured = {name: value for name, value in vars(given).items() if name in _STORED}
     this = {"job_key": job.key, "trial_number": trial_number}
+    # Not by the ORM, whose flush would take an eighth of a report's CPU time.
     session.connection().execute(_INSERT_REPORT, {**this, **measured, **vars(decision)})
     return decision
 

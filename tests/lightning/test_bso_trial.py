@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import csv
 import logging
 import sys
@@ -315,7 +316,8 @@ def test_one_log_line_has_the_choice_and_one_the_outcome(
         ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
         ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
         (None, "nightly-Net"),  # as in a notebook
-        ("train.py", "nightly-train-Net"),  # as under cProfile
+        ("train.py", "nightly-train-Net"),  # as under runpy
+        (cProfile.__file__, "tests-programs-Net"),
         ("/venv/lib/site-packages/ray/_private/workers/default_worker.py", "tests-programs-Net"),
         (f"{sysconfig.get_path('scripts')}/train", "tests-programs-Net"),
     ],

@@ -237,7 +237,7 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     optimizer.start_trial("job")
     shown = zeus_service("show", "job", database_url=url).stdout
     assert "job: learning (0 of 3 baselines completed), best" in shown
-    assert "val_acc to a target not learned yet in 10 epochs" in shown
+    assert "val_acc to a target not learned yet, in at most 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
     assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)

@@ -12,8 +12,8 @@ from zeus_lightning.meters.gpu import Gpu, GpuMeter
 
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_DRIVER = (
-    "install or load the NVIDIA driver (`nvidia-smi` must work; containers need `--gpus all`), or "
-    'pass meter="rapl" or "cpu-estimate" to ZeusBSOCallback'
+    "install or load the NVIDIA driver (`nvidia-smi` must work; containers need `--gpus all`); "
+    'without an NVIDIA GPU, pass meter="rapl" or "cpu-estimate" to ZeusBSOCallback'
 )
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"

@@ -91,28 +91,26 @@ def kept_loaders(trainer: Trainer, module: LightningModule) -> list[DataLoader[A
     return [value for value in values if isinstance(value, DataLoader)]
 
 
-def check_not_kept(
+def warn_of_kept(
     trainer: Trainer, module: LightningModule, attribute: str, kept: list[DataLoader[Any]]
 ) -> None:
-    """Check that a train dataloader was built after the batch size was set.
+    """Warn if the train dataloaders were built before the batch size was set.
 
-    In a run with the program's own batch size, nothing else shows that the others would fail.
+    A run with the program's own batch size trains, but one with another would be refused.
 
     Args:
         trainer: The program's Trainer.
         module: Its module.
         attribute: The attribute that was set.
         kept: The `kept_loaders` before that.
-
-    Raises:
-        ZeusConfigError: All were built before.
     """
     used, ids = train_loaders(trainer), set(map(id, kept))
-    if passed_source(trainer) is None and used and ids.issuperset(map(id, used)):
-        raise ZeusConfigError(
-            f"the {loader_origin(trainer, module)} returns a DataLoader that was built before the "
-            f"callback set {attribute}, as in setup(), so every run would have batches of "
-            f"{used[0].batch_size}; build it at each call with batch_size=self.{attribute}"
+    are_kept = all(id(each) in ids and each.batch_size for each in used)
+    if used and are_kept and passed_source(trainer) is None:
+        rank_zero_warn(
+            f"zeus: the {loader_origin(trainer, module)} was built before the callback set "
+            f"{attribute}, as in setup(), so runs with another batch size will fail; build it on "
+            f"each call with batch_size=self.{attribute}"
         )
 
 

@@ -189,10 +189,9 @@ class Fit:
 
     def _start_measuring(self) -> None:
         self.check_loaders()
-        record = self.run.record
-        if record is not None and record.trial.why != "control" and len(record.job.batch_sizes) > 1:
+        if self.run.record is not None and len(self.run.record.job.batch_sizes) > 1:
             kept = self._kept_loaders
-            dataloaders.check_not_kept(self.trainer, self.module, self._attribute, kept)
+            dataloaders.warn_of_kept(self.trainer, self.module, self._attribute, kept)
         self.run.meter.begin()
 
     def check_loaders(self, batch: Any = None) -> None:

@@ -223,7 +223,7 @@ def default_job_id(module: LightningModule) -> str:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and _is_installed(Path(script)):
         script = _source_file(type(module))
-    if script is not None and Path(script).exists():  # relative under cProfile or IPython's %run
+    if script is not None and Path(script).exists():  # runpy may leave it relative
         script = str(Path(script).absolute())
     where = [Path.cwd().name] if script is None else [Path(script).parent.name, Path(script).stem]
     name = "-".join([*where, type(module).__name__])
@@ -231,8 +231,9 @@ def default_job_id(module: LightningModule) -> str:
 
 
 def _is_installed(script: Path) -> bool:
-    is_command = script.parent == Path(sysconfig.get_path("scripts"))
-    return is_command or not {"site-packages", "dist-packages"}.isdisjoint(script.parts)
+    """Whether it is a command, a library's, or of Python itself, as under cProfile."""
+    is_known = script.parent in (Path(sysconfig.get_path(name)) for name in ("scripts", "stdlib"))
+    return is_known or not {"site-packages", "dist-packages"}.isdisjoint(script.parts)
 
 
 def _source_file(cls: type) -> str:

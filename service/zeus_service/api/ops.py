@@ -72,7 +72,7 @@ def readyz() -> Health:
     """Report whether the database answers and has the revision of this version."""
     if not current_app.extensions["zeus_readiness"].check():
         # The answer needs no token, so it must not name hosts, users and paths.
-        raise ServiceUnavailable("the database cannot be used; the log says why")
+        raise ServiceUnavailable("the database is unavailable; the service's log says why")
     return Health(status="ok", version=__version__)
 
 

@@ -37,7 +37,7 @@ EPOCH_COST = Prior(
 )
 
 OUTLIER = 0.01
-"""A lone value is left out if the other runs give a larger one a smaller probability."""
+"""A lone value is left out if the other runs give a larger one a probability below this."""
 
 
 class Draws(NamedTuple):
@@ -97,21 +97,27 @@ class CostPosterior:
 
 
 def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
-    """The posterior of the log epochs; None before any run has converged.
-
-    The largest value is left out if its batch size has had no other, and the other runs, at least
-    two, make such a value unlikely. So the batch size is tried again, and then both values count.
-    """
+    """The posterior of the log epochs; None before any run has converged."""
     if not curve.is_known(epochs):
         return None
-    weight, mean_log = epochs["weight"], epochs["mean_log"]
-    largest = max((i for i, each in enumerate(weight) if each), key=mean_log.__getitem__)
-    if weight[largest] == 1 and sum(weight) > 2:
-        others = {**epochs, "weight": [*weight[:largest], 0.0, *weight[largest + 1 :]]}
-        without = infer(others, spec.batch_sizes, EPOCHS)
-        if without.exceeds(largest, mean_log[largest]) < OUTLIER:
-            return without
     return infer(epochs, spec.batch_sizes, EPOCHS)
+
+
+def without_outlier(spec: JobSpec, epochs: State) -> State:
+    """The curve of the epochs without its largest value, if that is an outlier.
+
+    It is one if its batch size has had no other run that converged, and the other runs, at least
+    two, make such a value unlikely. So the batch size is tried again, and then both values count.
+    """
+    weight, mean_log = epochs["weight"], epochs["mean_log"]
+    if sum(weight) <= 2:
+        return epochs
+    largest = max((i for i, each in enumerate(weight) if each), key=mean_log.__getitem__)
+    if weight[largest] > 1:
+        return epochs
+    others = {**epochs, "weight": [*weight[:largest], 0.0, *weight[largest + 1 :]]}
+    probability = infer(others, spec.batch_sizes, EPOCHS).exceeds(largest, mean_log[largest])
+    return others if probability < OUTLIER else epochs
 
 
 def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:
@@ -156,7 +162,7 @@ def cost_posterior(
         curves: What is known of the cost of an epoch, by the hardware's key.
         key: The hardware's.
     """
-    of_epochs = epochs_posterior(spec, epochs)
+    of_epochs = epochs_posterior(spec, without_outlier(spec, epochs))
     of_epoch_cost = epoch_cost_posterior(spec, curves, key)
     if of_epochs is None or of_epoch_cost is None:
         return None

@@ -181,4 +181,5 @@ def _turn(job_id: object, deadline: float) -> Iterator[None]:
         yield
     finally:
         turn.release()
-        time.sleep(0)  # gevent wakes the next in line now; else this client's next request is first
+        # Let gevent wake the next one now: this client's next request may be here already.
+        time.sleep(0)

@@ -232,7 +232,7 @@ def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
         plot.curve(name, epochs, values, colour) | {"yaxis": axis}
         for name, colour, (axis, values) in zip(names, colours, _measured(reports), strict=True)
     ]
-    texts = ["" for _ in epochs[1:]] + ["stop limit"]
+    texts = [""] * (len(epochs) - 1) + ["stop limit"]
     label = {"mode": "lines+markers+text", "text": texts, "textposition": "bottom left"}
     data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"} | label)
     return {

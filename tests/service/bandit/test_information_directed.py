@@ -320,6 +320,13 @@ def test_one_outlier_is_no_change() -> None:
     assert sum(state["epochs"]["weight"]) == 31
 
 
+def test_a_first_run_that_took_far_too_long_is_not_the_best_and_is_tried_again() -> None:
+    job = spec()
+    state = after(job, (32, 7200.0), (16, 1680.0), (8, 1920.0))
+    assert policy.best_batch_size(job, state, HARDWARE) == 16
+    assert 32 in {choice.batch_size for choice in choices(job, state)}
+
+
 def test_a_meter_that_does_not_count_teaches_no_cost() -> None:
     job = spec()
     state = after(job, (32, 0.0), (16, 0.0))
