@@ -17,6 +17,9 @@ from zeus_lightning.meters import Reading
 from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
+SAME_TIME = {"measured_at": ""}
+"""Replaces the time in a profile: each rank notes its own, perhaps a second later."""
+
 
 class DriversClock(NvmlMeter):
     """The GPU's meter, with the seconds of the fake driver's clock, which a test may freeze."""

@@ -19,7 +19,7 @@ from typing import Any
 import pynvml
 import pytest
 import torch
-from gpu_programs import EachLimit
+from gpu_programs import SAME_TIME, EachLimit
 from lightning.fabric import Fabric
 from programs import StepMeter, outcomes
 
@@ -130,7 +130,7 @@ def sets_power_limits(url: str, job_id: str) -> dict[str, Any]:
     return {
         "limits_w": limits_w,
         "limit_w": power.limit_w,
-        "profile": power.profile and power.profile.to_json(),
+        "profile": power.profile and power.profile.to_json() | SAME_TIME,
         "after_w": pynvml.nvmlDeviceGetPowerManagementLimit(gpu) / 1000,
     }
 

@@ -19,7 +19,7 @@ from typing import Any
 import pynvml
 import torch
 from fake_nvml import fail_elsewhere
-from gpu_programs import ManyBatches, power
+from gpu_programs import SAME_TIME, ManyBatches, power
 from lightning.pytorch import Callback, Trainer
 from programs import Net, trainer
 
@@ -68,7 +68,7 @@ class GpuOfAChild(Gpu):
         seen = {
             "limits_w": self.limits_w,
             "limit_w": callback.limit_w,
-            "profile": callback.profile.to_json(),
+            "profile": callback.profile.to_json() | SAME_TIME,
             "after_w": self.limit_w(),
         }
         (self.folder / f"child-{self.index}.json").write_text(json.dumps(seen))
@@ -155,7 +155,7 @@ def fit(gpu: Gpu, **arguments: Any) -> dict[str, Any]:
         "error": error,
         "limits_w": gpu.limits_w,
         "limit_w": callback.limit_w,
-        "profile": callback.profile and callback.profile.to_json(),
+        "profile": callback.profile and callback.profile.to_json() | SAME_TIME,
         "profiled": callback.profiled,
         "after_w": gpu.limit_w(),
         "warnings": [str(w.message) for w in warned if str(w.message).startswith("zeus:")],
