@@ -117,7 +117,7 @@ def test_unknown_keys_are_ignored_those_of_the_other_wire_included(wire: Wire) -
 def test_a_job_known_with_another_configuration_is_refused(wire: Wire, job: str) -> None:
     for name, value in {"max_epochs": 11, "mab_seed": 3, "gpu_model": "Other GPU"}.items():
         message = error(wire("POST", "/jobs", zeus_job(job_id=job, **{name: value})), 409)
-        assert "is known with" in message
+        assert "is registered with" in message
         assert repr(value) in message
 
 
