@@ -243,8 +243,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
             self._fit.resume(TrialRecord.from_json(state))
         elif checkpoint.get("global_step", 0) > 0:  # Lightning's tuners load one from before step 1
             rank_zero_warn(
-                "zeus: the checkpoint contains no trial saved by this callback; the run trains "
-                "with the program's own batch size and is not measured"
+                "zeus: the checkpoint was saved without a trial, so this run uses the program's "
+                "own batch size and is not measured; to start a trial, call fit() without ckpt_path"
             )
             self._fit.train_without_trial("resumed from a checkpoint without a trial")
         # FSDP and similar strategies load after configure_optimizers, which may have built a

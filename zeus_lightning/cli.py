@@ -47,7 +47,10 @@ main.add_command(exec_command)
 
 @main.command()
 @click.option(
-    "--meter", default="auto", show_default=True, help="The callbacks' meter=..., e.g. nvml:0,1."
+    "--meter",
+    default="auto",
+    show_default=True,
+    help="Meter to check, as in the callbacks' meter=..., e.g. nvml:0,1.",
 )
 @click.option("--power-limit", is_flag=True, help="Also check permission to set power limits.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="URL of the service.")
@@ -76,7 +79,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
 def reset_power_limits() -> None:
     """Restore power limits that a killed run left behind.
 
-    Limits set since then, or by a live run, stay. Exits with 1 if one cannot be restored.
+    Limits that another program has set since then, or that a live run has set, are left unchanged.
+    Exits with 1 if a limit cannot be restored.
     """
     failed = False
     for uuid, finished, message in restore_all():
@@ -164,8 +168,12 @@ def _one_gpu(
     try:
         with closing(meter_class([index])) as meter:
             (uuid,) = meter.devices
-            energy = "energy is sampled" if meter.samples else "energy is counted"
-            yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}: {energy}")
+            counter = (
+                "no energy counter, so power is sampled"
+                if meter.samples
+                else "has an energy counter"
+            )
+            yield Finding("GPU", where, True, f"{meter.device_model}, {uuid}: {counter}")
         with closing(GpuLimit(uuid, zeusd)) as limit:
             range_w = f"{limit.min_w} to {limit.max_w} W, now {limit.read_mw() / 1000:g} W"
             yield Finding("power limit", where, True, range_w)

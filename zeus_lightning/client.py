@@ -199,7 +199,7 @@ class BSOClient:
         except TimeoutError:
             self.__dict__.pop("_session", None)  # that thread still uses it
             raise ZeusServiceUnavailable(
-                f"{self._place()} did not answer within {total_s:g} s"
+                f"the batch size service at {self._place()} did not answer within {total_s:g} s"
             ) from None
         except (requests.exceptions.InvalidURL, LocationValueError):
             # the error itself may have a part of a proxy's password
@@ -266,19 +266,18 @@ class BSOClient:
         if "code" not in problem:
             location = response.headers.get("Location")
             return ZeusServiceError(
-                f"{self._place()} answers, but is not a zeus service (HTTP {status}, "
+                f"{self._place()} answers, but is not a batch size service (HTTP {status}, "
                 f"{response.headers.get('Content-Type', 'no content type')}"
                 f"{f', redirecting to {location}' if location else ''}); check the URL",
                 fields,
             )
         if problem["code"] == "job_conflict":
             return ZeusJobConflict(detail, fields)
-        if status in (401, 403):
-            detail += "; set $ZEUS_BSO_TOKEN to the service's token"
-        if problem.get("errors"):
-            detail += f" {problem['errors']}"
+        if status == 401:
+            detail += "; set $ZEUS_BSO_TOKEN to it"
         return ZeusServiceError(
-            f"the batch size service at {self.url} refused (HTTP {status}): {detail}", fields
+            f"the batch size service at {self.url} refused the request (HTTP {status}): {detail}",
+            fields,
         )
 
     def _parse(self, parser: Callable[[Json], T], data: Json) -> T:
@@ -286,8 +285,8 @@ class BSOClient:
             return parser(data)
         except (KeyError, TypeError, ZeusConfigError) as error:
             raise ZeusServiceError(
-                f"{self.url} sent an answer that this version cannot read: {error}; "
-                "install the service's version of zeus-lightning"
+                f"{self.url} sent a response that this version of zeus-lightning cannot read: "
+                f"{error}; install the version that matches the service"
             ) from None
 
 
@@ -333,8 +332,8 @@ def _checked_url(url: str) -> str:
         )
     if "@" in url or parts.query or parts.fragment:
         raise ZeusConfigError(
-            f"url for {parts.hostname} contains a user, a query or a fragment; remove it, and pass "
-            "a token in $ZEUS_BSO_TOKEN"
+            f"url for {parts.hostname} contains a user name, query or fragment; remove it (a token "
+            "belongs in $ZEUS_BSO_TOKEN)"
         )
     return url.rstrip("/")
 

@@ -62,7 +62,7 @@ def fit(
             if isinstance(error, ZeusTrialFailed):
                 raise error
             raise ZeusTrialFailed(
-                f"the target was not reached after {attempt} trials; the last, with batch size "
+                f"the target was not reached (trials: {attempt}); the last trial, with batch size "
                 f"{callback.batch_size}, ended as {callback.outcome}"
             ) from error
         arguments.pop("ckpt_path", None)  # its trial has ended

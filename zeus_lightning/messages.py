@@ -135,7 +135,8 @@ class Hardware(_Message):
     estimated: bool
 
     def __str__(self) -> str:
-        return f"{self.num_devices} x {self.device_model} ({self.max_power_w:g} W, by {self.meter})"
+        model = f"{self.num_devices} x {self.device_model}"
+        return f"{model} ({self.max_power_w:g} W, meter {self.meter})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ def emissions_and_price(energy_j: float) -> str:
     text = ""
     for name, unit, scale in (
         ("ZEUS_CARBON_INTENSITY", "kg CO2e", 1e-3),  # from grams
-        ("ZEUS_PRICE_PER_KWH", "at $ZEUS_PRICE_PER_KWH", 1.0),
+        ("ZEUS_PRICE_PER_KWH", "for electricity (at $ZEUS_PRICE_PER_KWH)", 1.0),
     ):
         rate = os.environ.get(name, "")
         if not rate:
@@ -62,6 +62,6 @@ def emissions_and_price(energy_j: float) -> str:
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value >= 0):
-            raise ZeusConfigError(f"${name} is {rate!r}; it must be a number of at least 0")
+            raise ZeusConfigError(f"${name} is {rate!r}; it must be a number, 0 or more")
         text += f", {energy_j / 3.6e6 * value * scale:.3g} {unit}"
     return text

@@ -19,10 +19,7 @@ from zeus_lightning.errors import ZeusConfigError
 TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
-_REFUSED = (
-    "start it with `zeusd serve --enable gpu-control,gpu-read`; if it requires a token, "
-    "ZEUSD_TOKEN needs these scopes"
-)
+_REFUSED = "start it with `zeusd serve --enable gpu-control,gpu-read`"
 
 
 class ZeusdError(Exception):
@@ -96,19 +93,21 @@ class Zeusd:
             body = response.read().decode(errors="replace")
         except PermissionError as error:
             raise ZeusdError(
-                f"{self} cannot be reached: {error}; start it with --socket-permissions or "
-                "--socket-gid so that this user can write to its socket",
+                f"{self} cannot be reached: {error}; start it with --socket-gid and a group of "
+                "this user",
                 "no_permission",
             ) from error
         except (OSError, HTTPException) as error:
             raise ZeusdError(
-                f"{self} cannot be reached: {error or type(error).__name__}; check `systemctl "
-                "status zeusd` on this host; a container needs its socket mounted"
+                f"{self} cannot be reached: {error or type(error).__name__}; check that it runs "
+                "(a container needs its socket mounted)"
             ) from error
         finally:
             connection.close()
         if response.status in (401, 403, 404):
-            raise ZeusdError(f"{self} refused: {_reason(body)}; {_REFUSED}", "no_permission")
+            raise ZeusdError(
+                f"{self} refused the request: {_reason(body)}; {_REFUSED}", "no_permission"
+            )
         if response.status != 200:
             raise ZeusdError(f"{self} answered {response.status}: {_reason(body)}")
         try:

@@ -54,4 +54,4 @@ def test_without_the_right_it_is_one_message(
     with pytest.raises(SystemExit) as end:
         run_here(EXAMPLE, *SMALL, "--meter=nvml:0")
     assert isinstance(end.value.code, str)  # Python prints it, and exits with 1
-    assert "--cap-add SYS_ADMIN" in end.value.code.splitlines()[-1]
+    assert "with CAP_SYS_ADMIN" in end.value.code.splitlines()[-1]

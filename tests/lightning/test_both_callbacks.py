@@ -138,8 +138,8 @@ def test_without_the_service_or_the_job_there_are_warnings_and_the_limit_is_foun
     assert callback.limit_w == net.limits_w[-1] == 225
     messages = zeus_warnings(warned)
     assert len(messages) == 2
-    assert "cannot fetch power profiles" in messages[0]
-    assert "cannot send the power profile" in messages[1]
+    assert "cannot fetch power profiles, so this run uses none: " in messages[0]
+    assert "cannot send the power profile, so later runs may measure again: " in messages[1]
 
 
 def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
@@ -147,7 +147,7 @@ def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
 ) -> None:
     bso = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, eta_knob=0.0)
     callback = power(meter=gpu_meter)
-    with pytest.warns(UserWarning, match="training without it"):
+    with pytest.warns(UserWarning, match="training without the service"):
         run(bso, callback, gpu=gpu, max_epochs=1)
     assert callback.limit_w == 300  # eta 0: the fastest
 

@@ -50,7 +50,7 @@ from zeus_lightning import (
         ({"target_metric": "0.9"}, "target_metric is '0.9'; it must be a number"),
         (
             {"policy": {"rounds": 2}},
-            "policy has the unknown option 'rounds'; it can have name, n",
+            "policy has the unknown option 'rounds'; use one of name, n",
         ),
         ({"policy": {"seed": True}}, "seed is True; it must be an integer"),
         ({"policy": {"name": ""}}, "the policy's name is ''"),
@@ -65,7 +65,7 @@ from zeus_lightning import (
         ({"job_id": "x" * 256}, "job_id is"),
         ({"url": "localhost:8000"}, "url is 'localhost:8000'; it must look like http://HOST:PORT"),
         ({"url": "http://host:99999"}, "url is 'http://host:99999'"),
-        ({"url": "http://me:secret@host"}, "url for host contains a user"),
+        ({"url": "http://me:secret@host"}, "url for host contains a user name"),
     ],
 )
 def test_an_invalid_argument_is_an_error_of_the_constructor(
@@ -147,7 +147,7 @@ def tried(
     ("data", "arguments", "message"),
     [
         (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
-        (OtherName(), {}, "or pass batch_arg_name='train_batch_size'"),
+        (OtherName(), {}, "hparams; pass batch_arg_name='train_batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
         (
             Data(batch_size=12),
@@ -162,7 +162,7 @@ def tried(
         (
             Data(),
             {"trainer_arguments": {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 4})]}},
-            "GradientAccumulationScheduler changes accumulate_grad_batches during the run",
+            "GradientAccumulationScheduler changes accumulate_grad_batches, and with it",
         ),
         (
             Data(),
@@ -229,7 +229,8 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert isinstance(error, ZeusConfigError)
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build it on each call with batch_size=self.batch_size"
+        f"{data.__name__} has batches of 8; build the loader on each call with "
+        "batch_size=self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 
@@ -298,14 +299,14 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
         error = tried(new_job(), url, Data())
     assert isinstance(error, ZeusServiceUnavailable)
     assert len(calls.bounds_s) == 1  # within two seconds, as `test_client.py` tests
-    for part in (url, "Connection refused", "zeus-service serve", "require_service=False"):
+    for part in (url, "Connection refused", "pass require_service=False"):
         assert part in str(error)
 
 
 def test_without_a_required_service_a_run_trains_on_the_default_batch_size() -> None:
     steps, net = Steps(), Net()
     callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, batch_sizes=[8, 16])
-    with pytest.warns(UserWarning, match="training without it, with batch size 8"):
+    with pytest.warns(UserWarning, match="training without the service, with batch size 8"):
         trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
     assert steps.count == 2 * 8
     assert net.batch_lengths == {8}
@@ -327,7 +328,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
     assert "target_metric is 0.8, not 0.85" in str(error)
-    assert "Omit them to keep what was learned" in str(error)
+    assert "Omit these arguments, or use another job_id" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 
 

@@ -151,7 +151,7 @@ def test_all_ranks_raise_when_the_batch_size_has_failed(run: Run) -> None:
     for rank in ranks:
         assert rank["error"] == ranks[0]["error"]
         assert rank["error"][0] in ("ZeusTrialFailed", "ProcessRaisedException")
-        assert "ended as not_converged: max_epochs reached" in rank["error"][1]
+        assert "ended as not_converged: the target of " in rank["error"][1]
         assert rank["outcome"] == "not_converged"
 
 
@@ -285,7 +285,7 @@ def test_ranks_are_not_warned_of_what_the_callback_does(decided: Run) -> None:
     [
         ("nobody", "ZeusServiceUnavailable", "Connection refused"),
         ("converges@silent", "ZeusServiceUnavailable", "did not answer"),
-        ("shards", "ZeusConfigError", "has no batch of 8"),
+        ("shards", "ZeusConfigError", "has no full batch of 8"),
         # No error of ours: where is it from?
         ("meter-odd", "ZeusError", "in max_power_w)"),
         ("uneven", "ZeusConfigError", "batch sizes [17, 19] are not divisible by 2"),

@@ -278,7 +278,7 @@ def test_a_run_without_a_validation_is_an_error_and_teaches_nothing(
     service: ServiceProcess, arguments: dict[str, Any]
 ) -> None:
     callback = zeus(service.url)
-    with pytest.raises(ZeusConfigError, match="without a validation, so 'val_acc' was never seen"):
+    with pytest.raises(ZeusConfigError, match="without a validation, so 'val_acc' was never logg"):
         trainer(callback, **arguments).fit(Net(), Data())
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
@@ -315,7 +315,7 @@ def test_without_a_trial_training_still_ends_at_the_target(service: ServiceProce
         assert epochs(broken) == 4
     assert outcomes(service.url, broken.job.job_id) == ["errored"]
     away = zeus(f"http://127.0.0.1:{free_port()}", require_service=False)
-    with pytest.warns(UserWarning, match="training without it"):
+    with pytest.warns(UserWarning, match="training without the service"):
         assert epochs(away) == 4
 
 

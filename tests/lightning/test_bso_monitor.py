@@ -208,7 +208,7 @@ class LogsBatchesAlone(LogsNothing):
     ("module", "remedy"),
     [
         (LogsBatches, "pass monitor='val_acc'$"),
-        (LogsBatchesAlone, r"or training_step\(\), and pass monitor=NAME$"),
+        (LogsBatchesAlone, r"on_epoch=True\), and pass monitor=NAME$"),
     ],
 )
 def test_a_metric_of_single_batches_is_not_offered(

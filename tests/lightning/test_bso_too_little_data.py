@@ -56,7 +56,7 @@ def test_a_batch_size_larger_than_the_data_of_a_loader_that_drops_the_last_batch
     sizes = {"job_id": new_job(), "batch_sizes": [64, 128], "default_batch_size": 64}
     trainer(zeus(service.url, **sizes)).fit(Net((0.9,)), DropsLast("sampler"))
     steps = Steps()
-    with pytest.raises(ZeusTrialFailed, match=r"DropsLast has no batch of 128 .* was trained"):
+    with pytest.raises(ZeusTrialFailed, match=r"DropsLast has no full batch of 128 .* was trained"):
         trainer(zeus(service.url, **sizes), steps).fit(Net(), DropsLast("sampler"))
     assert steps.count == 0
     assert outcomes(service.url, sizes["job_id"]) == ["converged", "not_converged"]
@@ -67,7 +67,9 @@ def test_a_run_without_any_data_is_an_error_that_teaches_nothing(
     service: ServiceProcess, kind: str
 ) -> None:
     callback = zeus(service.url)
-    with pytest.raises(ZeusConfigError, match=r"DropsLast has no batch .* nothing was trained"):
+    with pytest.raises(
+        ZeusConfigError, match=r"DropsLast has no full batch .* nothing was trained"
+    ):
         trainer(callback).fit(Net(), DropsLast(kind))
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
 
@@ -77,7 +79,7 @@ def test_a_batch_size_whose_loader_has_no_batch_and_an_unknown_length_does_not_h
 ) -> None:
     sizes = {"job_id": new_job(), "batch_sizes": [64, 128], "default_batch_size": 128}
     for _ in range(3):
-        with pytest.raises(ZeusConfigError, match="no batch of 128"):
+        with pytest.raises(ZeusConfigError, match="no full batch of 128"):
             trainer(zeus(service.url, **sizes)).fit(Net(), DropsLast("own"))
     again = zeus(service.url, **sizes)
     trainer(again).fit(Net(), DropsLast("own"))
@@ -100,7 +102,7 @@ def test_a_run_without_a_batch_by_the_users_own_wish_is_no_error(service: Servic
 
 REFUSED = [  # of 64 samples
     ({"val_check_interval": 4}, "an epoch has 2 batches, fewer than val_check_interval=4"),
-    ({"limit_train_batches": 0.3}, "limit_train_batches=0.3 of the 2 batches of an epoch is less"),
+    ({"limit_train_batches": 0.3}, "limit_train_batches=0.3 of an epoch's 2 batches is less than"),
 ]
 
 

@@ -65,7 +65,7 @@ def test_doctor_shows_driver_gpus_counters_ranges_and_the_right_and_changes_noth
     assert status == 0
     assert rows["driver NVIDIA"] == ["yes", "NVIDIA 000.00.fake, 2 GPUs"]
     uuid = fake_gpus.gpus[1].uuid
-    assert rows["GPU GPU 1"] == ["yes", f"Fake H100, {uuid}: energy is counted"]
+    assert rows["GPU GPU 1"] == ["yes", f"Fake H100, {uuid}: has an energy counter"]
     assert rows["power limit GPU 1"] == ["yes", "100 to 300 W, now 222 W"]
     assert rows["permission GPU 1"][0] == "yes"
     assert rows["service -"] == ["-", "not set: --url or $ZEUS_SERVER_URL"]
@@ -110,7 +110,7 @@ def test_doctor_exits_1_where_training_with_the_options_would_fail(
     found, rows = doctor(*options)
     assert found == status
     if change_driver is refuse and status:
-        assert "--cap-add SYS_ADMIN" in rows["permission GPU 1"][1]
+        assert "CAP_SYS_ADMIN" in rows["permission GPU 1"][1]
     assert ("no" in [works for works, _ in rows.values()]) == bool(status)
 
 
@@ -138,8 +138,8 @@ def test_doctor_sees_rapl_and_the_services_version(
     ("token", "status", "words"),
     [
         ("may-read-and-write", 0, f"zeus-service {__version__}"),
-        ("may-only-read-this", 1, "this token may only read"),
-        ("", 1, "set $ZEUS_BSO_TOKEN to the service's token"),
+        ("may-only-read-this", 1, "this token is read-only; use one that may write"),
+        ("", 1, "set $ZEUS_BSO_TOKEN to it"),
     ],
 )
 def test_doctor_tells_whether_the_token_lets_a_run_report(
@@ -197,7 +197,7 @@ def test_doctor_tries_limits_through_zeusd_and_says_so(
     status, rows = doctor("--power-limit")
     assert status == 1
     assert rows[f"zeusd {socket_path}"][0] == "no"
-    assert "systemctl status zeusd" in rows["permission GPU 1"][1]
+    assert "check that it runs" in rows["permission GPU 1"][1]
     with FakeZeusd(fake_gpus, socket_path, groups=("gpu-control", "gpu-read")):
         status, rows = doctor("--power-limit")
     assert status == 0
@@ -213,7 +213,7 @@ def test_doctor_shows_amds_gpus_and_why_apple_silicon_cannot_be_read(amd_gpus: F
     status, rows = doctor("--power-limit", "--meter=amd:1")
     assert status == 0
     assert rows["driver AMD"] == ["yes", "AMD SMI, 2 GPUs"]
-    assert rows["GPU AMD 1"][1].endswith(": energy is counted")
+    assert rows["GPU AMD 1"][1].endswith(": has an energy counter")
     assert rows["power limit AMD 1"] == ["yes", "100 to 300 W, now 300 W"]
     assert rows["permission AMD 1"][0] == "yes"
     refuse(amd_gpus)

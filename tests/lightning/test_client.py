@@ -177,7 +177,7 @@ def test_another_server_at_the_url_is_an_error_that_says_so(
 ) -> None:
     with Server(answer).running() as url, pytest.raises(ZeusServiceError) as error:
         BSOClient(url).register_job(job())
-    assert str(error.value).startswith(f"{url} answers, but is not a zeus service")
+    assert str(error.value).startswith(f"{url} answers, but is not a batch size service")
     assert message in str(error.value)
     assert "check the URL" in str(error.value)
 
@@ -188,12 +188,12 @@ def test_an_answer_of_another_version_is_an_error_that_says_so() -> None:
             client = BSOClient(url)
             with pytest.raises(
                 ZeusServiceError,
-                match=r"that this version cannot read.*install the service's version",
+                match=r"cannot read.*install the version that matches the service",
             ):
                 client.start_trial("a", "key", hardware())
             with pytest.raises(
                 ZeusServiceError,
-                match=r"that this version cannot read.*install the service's version",
+                match=r"cannot read.*install the version that matches the service",
             ):
                 client.power_profiles("job", "x", 1, PowerProfile.from_json)
 

@@ -70,7 +70,7 @@ def test_a_fit_logs_joules_seconds_and_watts_from_its_first_step(
     assert set(expected[0]) <= set(runner.progress_bar_metrics)
     assert callback.spent == Reading(48.0, 16.0)
     assert lines() == [
-        "zeus: the fit used 48.00 J in 16.00 s, 3.00 W on average (the energy of steps with work)"
+        "zeus: the fit used 48.00 J in 16.00 s, 3.00 W on average (energy of steps with work)"
     ]
 
 
@@ -137,7 +137,7 @@ def test_emissions_and_price_are_printed_where_their_rates_are_set(
     monkeypatch.setenv("ZEUS_CARBON_INTENSITY", "380")
     monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "3e-1")
     trainer(ZeusEnergyCallback(StepMeter(1.2e6)), max_epochs=1).fit(Net(), Data())
-    assert "on average, 0.38 kg CO2e, 0.3 at $ZEUS_PRICE_PER_KWH (the energy" in lines()[0]
+    assert "on average, 0.38 kg CO2e, 0.3 for electricity (at $ZEUS_PRICE_PER_KWH) (" in lines()[0]
 
 
 @pytest.mark.parametrize("price", ["30 cents", "nan", "-0.3", "inf"])

@@ -140,7 +140,7 @@ def test_an_invalid_argument_is_an_error_at_once(arguments: dict[str, Any], mess
     ("arguments", "message"),
     [
         ({"step_w": 201}, "step_w is 201; it must be .* at most 200"),
-        ({"meter": "nvml"}, 'trains on cpu; pass meter="auto", or name the GPUs'),
+        ({"meter": "nvml"}, 'trains on cpu; pass meter="auto"'),
         ({"meter": "cpu-estimate"}, "the meter is cpu-estimate"),
     ],
 )
@@ -183,7 +183,7 @@ def hide_energy(driver: FakeDriver) -> None:
         (hide_energy, "nvml:0", "cannot read the power of GPU-", "power-limit search disabled"),
         (slice_, "nvml:0", "MIG slices", "power-limit search disabled"),
         (FakeGpu.fix_limit, "nvml:0", "is fixed at 250 W", "power-limit search disabled"),
-        (refuse, "nvml:0", r"root .*CAP_SYS_ADMIN.*--cap-add SYS_ADMIN", "observing only"),
+        (refuse, "nvml:0", "root or with CAP_SYS_ADMIN", "observing only"),
     ],
 )
 def test_where_limits_cannot_be_set_training_goes_on_after_one_warning_or_an_error_is_raised(
@@ -202,7 +202,7 @@ def test_where_limits_cannot_be_set_training_goes_on_after_one_warning_or_an_err
     assert net.limits_w == [250] * 200
     assert (callback.profiled, callback.limit_w, callback.profile) == (False, None, None)
     (warned,) = zeus_warnings(recwarn)
-    assert re.search(f"{message}.*; {instead}$", warned)
+    assert re.match(f"zeus: {instead}: .*{message}", warned)
 
     net = GpuNet(gpu)
     with pytest.raises((ZeusPowerError, ZeusMeterError), match=message):

@@ -70,7 +70,7 @@ def test_a_daemon_that_restarts_while_limits_are_measured_costs_one_window(
 def test_a_daemon_that_stays_away_ends_profiling_and_training_goes_on(
     gpu: FakeGpu, gpu_meter: DriversClock, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.warns(UserWarning, match="reset-power-limits` to try again"):
+    with pytest.warns(UserWarning, match="; run `zeus-lightning reset-power-limits`"):
         callback = fit(gpu, gpu_meter, AtSteps(_10=daemon.end))
     assert callback.limit_w is None
     assert gpu.limit_mw != 250_000
@@ -87,7 +87,7 @@ def test_without_the_daemon_it_raises_or_observes_as_without_the_permission(
     with pytest.raises(ZeusPowerError, match="cannot be reached") as raised:
         fit(gpu, gpu_meter, on_unavailable="raise")
     assert raised.value.fields == {"cause": "zeusd"}
-    with pytest.warns(UserWarning, match="cannot be reached.*observing only"):
+    with pytest.warns(UserWarning, match="observing only: .*cannot be reached"):
         callback = fit(gpu, gpu_meter)
     assert callback.limit_w is None
     monkeypatch.setenv("ZEUSD_SOCK_PATH", "")

@@ -212,7 +212,7 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
     assert trial["epoch"] == 2
     assert trial["energy_j"] == pytest.approx(12 + 6)
     with (
-        pytest.raises(ZeusConfigError, match=r"ended as converged.* Recurrence without state="),
+        pytest.raises(ZeusConfigError, match=r"ended as converged.*start a new trial"),
         recurrence(service, job, state=state),
     ):
         pass
@@ -235,7 +235,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
     run = recurrence(service, "a", **away, require_service=False)
-    with pytest.warns(UserWarning, match="without it, with batch size 16"):
+    with pytest.warns(UserWarning, match="without the service, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     state = run.state_dict()

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["EnergyMeter", "Reading", "open_host_meter", "open_meter"]
 
 _CHOICES = (
-    '"auto", "nvml", "nvml:0,1" (NVML indices or UUIDs), "amd", "amd:0,1" (amd-smi indices), '
-    '"apple", "rapl", "nvml+rapl", "amd+rapl", "cpu-estimate", '
-    '"cpu-estimate:5.0" (watts per core)'
+    '"auto", "nvml", "nvml:0,1", "amd", "amd:0,1", "apple", "rapl", "nvml+rapl", "amd+rapl", '
+    '"cpu-estimate", "cpu-estimate:5.0" (watts per core)'
 )
 
 
@@ -146,8 +145,8 @@ def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> 
             from lightning.pytorch.utilities import rank_zero_warn
 
             rank_zero_warn(
-                "zeus: GPU energy is not measured; costs include only the host's CPUs: "
-                f"{error.message}",
+                "zeus: costs include only the host's CPUs, not the GPU: "
+                f"{error.message.partition('; ')[0]}",
                 stacklevel=6,  # three frames belong to rank_zero_warn
             )
     try:
@@ -204,8 +203,8 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
         return open_([int(name) if name.isdecimal() else name for name in names], device=cuda)
     if cuda is None:
         raise ZeusConfigError(
-            f"meter={meter!r} measures the {maker} GPU that trains, but this run trains on "
-            f'{device or "the CPU"}; pass meter="auto", or name the GPUs: meter="{kind}:0"'
+            f"meter={meter!r} measures the {maker} GPU of this run, but the run trains on "
+            f'{device or "the CPU"}; pass meter="auto"'
         )
     import torch
 

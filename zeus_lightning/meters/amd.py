@@ -20,11 +20,10 @@ _CHECK_S = 0.5
 _CHECK_FACTOR = 10.0  # both as in the Zeus project's zeus.device.gpu.amd
 
 _NO_LIBRARY = (
-    "`pip install amdsmi` in the version that matches ROCm's amd-smi-lib; `amd-smi list` must "
-    "work, and a container needs `--device=/dev/kfd --device=/dev/dri`"
+    "install the amdsmi that matches ROCm (a container needs `--device=/dev/kfd --device=/dev/dri`)"
 )
 _WORKS = "check that `amd-smi monitor` works on this host"
-_TO_SET = "run as root, or use zeusd (set ZEUSD_SOCK_PATH)"
+_TO_SET = "run as root"
 
 
 def torch_is_rocm() -> bool:
@@ -91,10 +90,7 @@ def _explained(doing: str, permission: str = _WORKS) -> Iterator[None]:
         code = error.get_error_code() if hasattr(error, "get_error_code") else None
         cause, remedy = {
             statuses.AMDSMI_STATUS_NO_PERM: ("no_permission", permission),
-            statuses.AMDSMI_STATUS_NOT_SUPPORTED: (
-                "no_power_control",
-                "this GPU does not support it; use another GPU",
-            ),
+            statuses.AMDSMI_STATUS_NOT_SUPPORTED: ("no_power_control", "use another GPU"),
         }.get(code, ("driver", _WORKS))
         info = " ".join(str(error).split())
         raise ZeusMeterError(f"cannot {doing}: {info}; {remedy}", {"cause": cause}) from error

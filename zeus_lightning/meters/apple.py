@@ -43,8 +43,8 @@ class AppleMeter:
         self.device_model: str = f"Apple {platform.machine()}, {os.cpu_count()} cores"
         self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
-            f"Apple silicon reports no power limit: MaxPower is assumed to be {self.max_power_w:g} "
-            f"W ({WATTS_PER_CORE} W per core)",
+            "zeus: Apple silicon reports no power limit; costs assume a MaxPower of "
+            f"{self.max_power_w:g} W ({WATTS_PER_CORE} W per core)",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         self._first_mj = self._energy_mj()
@@ -63,5 +63,5 @@ class AppleMeter:
             raise ZeusMeterError(f"cannot read the energy of Apple silicon: {error}") from error
         parts = [getattr(found, part, None) for part in _PARTS]
         if all(part is None for part in parts):
-            raise ZeusMeterError("this Apple silicon reports no energy: choose another meter")
+            raise ZeusMeterError('this Apple silicon reports no energy; pass meter="cpu-estimate"')
         return sum(part for part in parts if part is not None)

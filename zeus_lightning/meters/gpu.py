@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 _STILL_S = 5.0  # counters are refreshed at least ten times a second
-_NO_FIGURES = (
-    "the driver does not measure this GPU, as on some virtual ones; use another GPU, or "
-    'meter="cpu-estimate"'
-)
+_NO_FIGURES = 'the driver does not measure this GPU; use meter="cpu-estimate"'
 
 
 class Gpu(ABC):
@@ -107,7 +104,7 @@ class Gpu(ABC):
             self._moved_s = now_s
         elif now_s - self._moved_s > _STILL_S and self.works():
             raise ZeusMeterError(
-                f"the energy counter of {self} has not moved from {energy_mj} mJ in "
+                f"the energy counter of {self} has stayed at {energy_mj} mJ for "
                 f"{now_s - self._moved_s:.0f} s under load: {_NO_FIGURES}"
             )
         self._last_mj = energy_mj

@@ -12,21 +12,15 @@ from zeus_lightning.meters.gpu import Gpu, GpuMeter
 
 _NO_SUCH_FUNCTION = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 _NO_DRIVER = (
-    "install or load the NVIDIA driver (`nvidia-smi` must work; containers need `--gpus all`); "
-    'without an NVIDIA GPU, pass meter="rapl" or "cpu-estimate" to ZeusBSOCallback'
+    "install or load the NVIDIA driver, so that `nvidia-smi` works (containers need `--gpus all`)"
 )
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
-_NOT_SUPPORTED = (
-    'MIG slices and some laptops and virtual machines lack it; use another GPU, or meter="rapl"'
-)
-_NO_LIMIT = "MIG slices and some laptops and virtual machines lack power limits; use another GPU"
-_TO_READ = "let this user read and write /dev/nvidia*, or run as root"
-_TO_SET = (
-    "run as root or with CAP_SYS_ADMIN (container: `--cap-add SYS_ADMIN`), or use zeusd (set "
-    "ZEUSD_SOCK_PATH)"
-)
+_NOT_SUPPORTED = 'MIG slices and some virtual GPUs do not report it; use meter="rapl"'
+_NO_LIMIT = "MIG slices and some laptops have no power limit"
+_TO_READ = "give this user read and write access to /dev/nvidia*"
+_TO_SET = "run as root or with CAP_SYS_ADMIN, or use zeusd"
 _GPU_FAILED = "check `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
 _NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
@@ -35,7 +29,7 @@ _REMEDIES = {
         "the driver was unloaded or NVML was shut down: restart the run"
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "the driver was updated during the run: restart the host"
+        "the driver was updated but not reloaded: restart the host"
     ),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: _NO_SUCH_GPU,
     pynvml.NVML_ERROR_NOT_FOUND: _NO_SUCH_GPU,

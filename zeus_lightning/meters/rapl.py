@@ -78,8 +78,8 @@ class RaplMeter:
 
         fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
         rank_zero_warn(
-            f"{' and '.join(self.devices)} reported no power limit: MaxPower is assumed to be "
-            f"{fallback_w:g} W ({WATTS_PER_CORE} W per logical core of the host)",
+            f"zeus: {' and '.join(self.devices)} reported no power limit; costs assume a MaxPower "
+            f"of {fallback_w:g} W ({WATTS_PER_CORE} W per logical core of the host)",
             stacklevel=6,  # three frames belong to rank_zero_warn
         )
         return fallback_w

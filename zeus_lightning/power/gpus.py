@@ -48,8 +48,8 @@ class Gpus:
         if meter == "auto":
             if device.type != "cuda":
                 raise ZeusPowerError(
-                    f"this run trains on {device}, not on a GPU with a power limit; to choose the "
-                    'limit of a GPU anyway, name it, as in meter="nvml:0"',
+                    f"this run trains on {device}, not on a GPU with a power limit; to set a GPU's "
+                    'limit anyway, name it, as in meter="nvml:0"',
                     {"cause": "no_gpu"},
                 )
             meter = "amd" if torch_is_rocm() else "nvml"
@@ -64,8 +64,8 @@ class Gpus:
             close_on_error.callback(self.close)
             if self._meter.name not in ("nvml", "amd"):
                 raise ZeusConfigError(
-                    f"the meter is {self._meter.name}, but only GPUs have power limits; choose "
-                    'meter="auto", or name GPUs, as in meter="nvml:0,1" (NVML indices or UUIDs)'
+                    f"the meter is {self._meter.name}, but only GPUs have power limits; pass "
+                    'meter="auto"'
                 )
             for uuid in self._meter.devices:
                 self._limits.append(GpuLimit(uuid, zeusd))
@@ -142,7 +142,7 @@ class Gpus:
             try:
                 messages.append(self._controlled.pop().restore())
             except (ZeusPowerError, OSError) as error:
-                again = "run `zeus-lightning reset-power-limits` to try again"
+                again = "run `zeus-lightning reset-power-limits`"
                 messages.append(f"a power limit was not restored: {error}; {again}")
         for message in messages:  # after the last limit: a filter may turn a warning into an error
             _warn(message)

@@ -61,8 +61,7 @@ class GpuLimit:
                 self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
             except ZeusdError as error:
                 raise ZeusPowerError(
-                    f"cannot set a power limit of {limit_mw / 1000:g} W on {self._gpu}: {error}",
-                    {"cause": error.cause},
+                    f"cannot set a power limit: {error}", {"cause": error.cause}
                 ) from error
 
     def check_permission(self) -> None:
@@ -86,8 +85,8 @@ class GpuLimit:
             found = [gpu_id for gpu_id in found if self._has_the_energy_of(gpu_id)]
         if len(found) != 1:
             raise ZeusdError(
-                f"{self.zeusd} has {len(found) or 'no'} GPUs with this GPU's energy counter; check "
-                "that it runs on this host"
+                f"{self.zeusd} has {len(found) or 'no'} GPUs whose energy counter matches this "
+                "GPU's; check that it runs on this host"
             )
         return found[0]
 

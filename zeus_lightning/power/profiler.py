@@ -238,9 +238,9 @@ class Profiler:
         if self._room < (self._least_steps or 1):
             settings = self._settings
             return self._give_up(
-                "epochs, validations or checkpoints are too close together to measure a limit "
-                f"({settings.warmup_steps} warm-up batches and {settings.min_seconds:g} s); lower "
-                "warmup_steps or min_seconds"
+                "epochs, validations or checkpoints are too close together to measure a limit; "
+                f"lower warmup_steps ({settings.warmup_steps}) or min_seconds "
+                f"({settings.min_seconds:g})"
             )
         self.window_steps = self._room
         self._lost_windows = self._room = 0
@@ -253,8 +253,8 @@ class Profiler:
         self._disturbances += 1
         if self._disturbances < MAX_LOST_WINDOWS:
             return self._set_limit(limit_w)
-        reason = f"{DESCRIPTIONS[disturbance]} {MAX_LOST_WINDOWS} times while measuring {limit_w} W"
-        return self._give_up(reason)
+        lost = f"{MAX_LOST_WINDOWS} times while measuring {limit_w} W"
+        return self._give_up(f"{DESCRIPTIONS[disturbance]} ({lost})")
 
     def _next_limit(self) -> tuple[Action, ...]:
         batches_of_window = self._settings.warmup_steps + self.window_steps

@@ -85,7 +85,7 @@ class TemporaryLimit:
 
     def __init__(self, limit: GpuLimit) -> None:
         self._limit = limit
-        with _explain_record_errors(limit.uuid), ExitStack() as close_on_error:
+        with _explain_record_errors(), ExitStack() as close_on_error:
             self._file = close_on_error.enter_context(closing(_RecordFile(limit.uuid)))
             killed = self._file.read()
             self.recovered = "" if killed is None else _undo_left(killed)
@@ -168,7 +168,7 @@ def check_settable(limit: GpuLimit) -> bool:
     Raises:
         ZeusPowerError: As `TemporaryLimit` would.
     """
-    with _explain_record_errors(limit.uuid), closing(_RecordFile(limit.uuid)) as file:
+    with _explain_record_errors(), closing(_RecordFile(limit.uuid)) as file:
         left_behind = file.read() is not None
         try:
             limit.check_permission()
@@ -205,10 +205,10 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     gpu, found = f"the power limit of GPU {record.uuid}", f"{record.found_mw / 1000:g} W"
     current_mw = limit.read_mw()
     if current_mw == record.found_mw:
-        return True, f"{gpu} is already {found}, its value before {record}"
+        return True, f"{gpu} is already {found}, its value before {record} changed it"
     if current_mw in record.set_mw:
         limit.set_mw(record.found_mw)
-        return True, f"{gpu} was restored to {found}, its value before {record}"
+        return True, f"{gpu} was restored to {found}, its value before {record} changed it"
     return False, (
         f"{gpu} was changed by someone else after {record} set it, so it was not restored to "
         f"{found}"
@@ -251,10 +251,10 @@ def _open_locked(path: Path) -> int:
                 if owner is not None and owner.pid == os.getpid():
                     remedy = "this process already runs a search, so use only that one"
                 else:
-                    remedy = "wait for that process, or train on another GPU"
+                    remedy = "wait for that process"
                 raise ZeusPowerError(
-                    f"the power limit of GPU {path.stem} is in use by "
-                    f"{owner or 'another process'}; one run at a time can set it: {remedy}",
+                    f"the power limit of {path.stem} is in use by "
+                    f"{owner or 'another process'}; only one run at a time can set it: {remedy}",
                     {"cause": "in_use"},
                 ) from None
             # Another process may have deleted the file before it was locked here.
@@ -265,13 +265,13 @@ def _open_locked(path: Path) -> int:
 
 
 @contextmanager
-def _explain_record_errors(uuid: str) -> Iterator[None]:
+def _explain_record_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ZeusPowerError(
-            f"cannot record GPU {uuid}'s power limit in {records_folder()} for restoring after a "
-            f"crash: {error}; set XDG_STATE_HOME to a writable folder",
+            f"cannot write to {records_folder()}, as restoring power limits after a crash requires "
+            f"({error.strerror}); set XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

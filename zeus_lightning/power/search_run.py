@@ -141,7 +141,7 @@ class PowerSearch:
         try:
             self._resumed = PowerProfile.from_json(state["profile"])
         except (KeyError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: the checkpoint's power profile cannot be used: {error}")
+            rank_zero_warn(f"zeus: ignoring the checkpoint's power profile: {error}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: the profile, in plain values; empty without one."""
@@ -238,7 +238,7 @@ class PowerSearch:
         except (ZeusMeterError, ZeusPowerError) as error:
             if self._on_unavailable == "raise":
                 raise
-            rank_zero_warn(f"zeus: {error.message}; {instead}")
+            rank_zero_warn(f"zeus: {instead}: {error.message}")
             return False
         return True
 
@@ -261,10 +261,10 @@ class PowerSearch:
     def _use(self, profile: PowerProfile) -> None:
         """Set a stored profile's limit for the whole run."""
         self.profile = profile
-        decision = "the power limit is" if self._sets_limits else "would set the power limit to"
+        decision = "the power limit is" if self._sets_limits else "the power limit would be"
         rank_zero_info(
-            f"zeus: {decision} {profile.chosen_w} W, chosen by {profile.selector} from the power "
-            f"profile of {profile.measured_at}: {summary.saving(profile.points, profile.chosen_w)}"
+            f"zeus: {decision} {summary.saving(profile.points, profile.chosen_w)}; chosen by "
+            f"{profile.selector} from the power profile of {profile.measured_at}"
         )
         if self._sets_limits:
             self._set_limit(profile.points, profile.chosen_w)

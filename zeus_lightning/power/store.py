@@ -67,7 +67,10 @@ class ProfileStore:
             try:
                 client.put_power_profile(job_id, profile.to_json())
             except (ZeusServiceError, ZeusConfigError) as error:
-                rank_zero_warn(f"zeus: cannot send the power profile: {error.message}")
+                rank_zero_warn(
+                    "zeus: cannot send the power profile, so later runs may measure again: "
+                    f"{error.message}"
+                )
 
     def _read_file(self) -> list[PowerProfile]:
         if self.path is None:
@@ -78,10 +81,7 @@ class ProfileStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ZeusConfigError) as error:
-            rank_zero_warn(
-                f"zeus: profile_path {self.path} cannot be used: {error}. This run ignores "
-                "the file and leaves it unchanged"
-            )
+            rank_zero_warn(f"zeus: ignoring profile_path {self.path}: {error}")
             self.path = None
             return []
         return [profile]
@@ -94,7 +94,9 @@ class ProfileStore:
             gpus = self.key.device_model, self.key.num_devices
             return client.power_profiles(job_id, *gpus, PowerProfile.from_json)
         except (ZeusServiceError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: cannot fetch power profiles: {error.message}")
+            rank_zero_warn(
+                f"zeus: cannot fetch power profiles, so this run uses none: {error.message}"
+            )
             return []
 
 

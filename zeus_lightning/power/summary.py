@@ -32,8 +32,8 @@ def saving(points: Sequence[PowerPoint], chosen_w: int) -> str:
     if chosen is highest:
         return f"{chosen_w} W, the highest limit measured"
     return (
-        f"{chosen_w} W: energy {_change(chosen.energy_j, highest.energy_j)} and time "
-        f"{_change(chosen.time_s, highest.time_s)} against {highest.limit_w} W"
+        f"{chosen_w} W, with energy {_change(chosen.energy_j, highest.energy_j)} and time "
+        f"{_change(chosen.time_s, highest.time_s)} relative to {highest.limit_w} W"
     )
 
 

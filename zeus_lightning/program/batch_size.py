@@ -67,9 +67,8 @@ def share(trainer: Trainer, scope: Scope | None = None) -> int:
     for callback in callbacks:
         if hasattr(callback, "going_to_accumulate_grad_batches"):
             raise ZeusConfigError(
-                f"{type(callback).__name__} changes accumulate_grad_batches during the run, and "
-                "with it the global batch size that the service chose; use "
-                "Trainer(accumulate_grad_batches=...) or batch_size_scope='per_device'"
+                f"{type(callback).__name__} changes accumulate_grad_batches, and with it the "
+                "global batch size, during the run; pass batch_size_scope='per_device'"
             )
     sampler = trainer.distributed_sampler_kwargs or {}
     replicas = int(sampler.get("num_replicas", trainer.world_size))  # model parallel: fewer
@@ -110,8 +109,8 @@ def default_batch_size(
     if (source := passed_source(trainer)) is not None:
         of_loader = passed_batch_size(
             source.instance,
-            f"give fit() a datamodule, or the module {type(module).__name__} a train_dataloader(), "
-            f"that uses self.{attribute}",
+            f"instead, define a train_dataloader() in {type(module).__name__} that uses "
+            f"self.{attribute}",
         )
         return of_loader * share if given is None else operator.index(given)
     owner = data_owner(trainer, module)
@@ -119,10 +118,10 @@ def default_batch_size(
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
         similar = _similar_names(module if data is None else data)
-        name = repr(similar[0]) if similar else "..., the name of the one it uses"
+        remedies = [f"pass batch_arg_name={name!r}" for name in similar]
+        remedies.append("add one and use it in train_dataloader()")
         raise ZeusConfigError(
-            f"{owner} has no attribute {attribute!r}, and neither do its hparams; add one and use "
-            f"it in train_dataloader(), or pass batch_arg_name={name}"
+            f"{owner} has no attribute {attribute!r}, and neither do its hparams; {remedies[0]}"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]

@@ -73,14 +73,13 @@ def check_loaders(
     changed = next((value for value in values if is_size(value) and value != batch_size), None)
     if changed is not None:
         raise ZeusConfigError(
-            f"the callback set {attribute} to {batch_size}, one device's share, but the program "
-            f"changed it to {changed}, as setup() may do; leave it unchanged, and pass "
-            "default_batch_size=... over all devices"
+            f"the callback set {attribute} to {batch_size} per device, but the program, perhaps in "
+            f"setup(), changed it to {changed}; remove that change and pass "
+            "default_batch_size=..., the total over all devices"
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it on each call with batch_size=self.{attribute}, or pass the "
-        "attribute that it uses as batch_arg_name"
+        f"of {sizes[0]}; build the loader on each call with batch_size=self.{attribute}"
     )
 
 
@@ -108,9 +107,9 @@ def warn_of_kept(
     are_kept = all(id(each) in ids and each.batch_size for each in used)
     if used and are_kept and passed_source(trainer) is None:
         rank_zero_warn(
-            f"zeus: the {loader_origin(trainer, module)} was built before the callback set "
-            f"{attribute}, as in setup(), so runs with another batch size will fail; build it on "
-            f"each call with batch_size=self.{attribute}"
+            f"zeus: the loader of {loader_origin(trainer, module)} was built before the callback "
+            f"set {attribute}, so other batch sizes will fail; build it on each call with "
+            f"batch_size=self.{attribute}"
         )
 
 
@@ -131,7 +130,9 @@ def too_few_batches(trainer: Trainer) -> str | None:
     for loader in train_loaders(trainer):
         batches = sized_len(loader)
         if batches and isinstance(part, float) and part * batches < 1:
-            return f"limit_train_batches={part} of the {batches} batches of an epoch is less than 1"
+            return (
+                f"limit_train_batches={part} of an epoch's {batches} batches is less than one batch"
+            )
     in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
     every_epoch = trainer.check_val_every_n_epoch is not None
     if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:

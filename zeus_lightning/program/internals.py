@@ -27,8 +27,7 @@ def check_internals(trainer: Trainer) -> None:
             package = "pytorch-lightning" if "pytorch_lightning" in packages else "lightning"
             raise ZeusConfigError(
                 f"{package} {version(package)} has no {type(owner).__name__}.{name}, which this "
-                f"callback uses; install {package}=={TRIED_WITH}.*, the tested release, or a "
-                "newer zeus-lightning"
+                f"callback uses; install {package}=={TRIED_WITH}.*, the tested release"
             )
 
 

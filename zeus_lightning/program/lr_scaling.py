@@ -43,7 +43,7 @@ def scale_optimizers(trainer: Trainer, factor: float) -> None:
         if not isinstance(scheduler, LRScheduler):
             raise ZeusConfigError(
                 f"lr_scaling cannot change the learning rates of {type(scheduler).__name__}, which "
-                "is not a torch LRScheduler; remove lr_scaling, or use a torch scheduler"
+                "is not a torch LRScheduler; use a torch scheduler"
             )
     scaled = {id(group): group for each in trainer.optimizers for group in each.param_groups}
     for optimizer in trainer.optimizers:

@@ -72,8 +72,8 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     remedy = "pass " + " or ".join(f"monitor={name!r}" for name in offered)
     if not offered:
         remedy = (
-            "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True) in "
-            "validation_step() or training_step(), and pass monitor=NAME"
+            "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "
+            "monitor=NAME"
         )
     return ZeusConfigError(
         "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "

@@ -42,7 +42,7 @@ from zeus_lightning.recur.service import OwnService
     "--port",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Port for the service to start.  [default: any free port]",
+    help="Port of the service that this command starts.  [default: any free port]",
 )
 def recur(
     command: tuple[str, ...],
@@ -58,8 +58,9 @@ def recur(
     """Run a training COMMAND repeatedly, as a schedule would.
 
     If a batch size fails, the run restarts at once. After any other error, the next recurrence
-    starts; three errors in a row with the default batch size end the command. Ctrl-C stops
-    cleanly; to continue with what the service has learned, run the same command again.
+    starts; an error before a trial starts, or three in a row with the default batch size, ends the
+    command. Ctrl-C stops cleanly; to continue with what the service has learned, run the same
+    command again.
     For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
     """
     if observe and compare:
@@ -78,7 +79,7 @@ def recur(
                 url, check = stack.enter_context(own).url, own.check
             client = BSOClient(url)
             client.check_access()
-            _print(console, f"The runs' output is in {output}, the service at {url}.")
+            _print(console, f"Run output is in {output}; the service is at {url}.")
             driver = Driver(
                 command, mode, output, client, console, check, stop_on_error=stop_on_error
             )
@@ -120,7 +121,7 @@ def _sum_up(console: Console, driver: Driver, client: BSOClient) -> None:
         lines = list(summary.saved(job_id, client.savings(job_id), driver.tries))
     except ZeusError:
         text = f"The service at {client.url} has no savings for job {job_id!r}"
-        lines = [f"{text}: if the script names another service, pass that as --url."]
+        lines = [f"{text}: if the script uses another service, pass its URL as --url."]
     for line in lines:
         _print(console, line)
 

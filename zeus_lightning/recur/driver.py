@@ -123,7 +123,7 @@ class Driver:
             recurrence=recurrence, attempt=attempt, control=control, exit_code=exit_code, run=run
         )
         if run is not None and run.outcome is None:
-            reason = f"the run's process has ended ({each.outcome})"
+            reason = f"the run's process ended ({each.outcome})"
             with suppress(ZeusError):  # else the lease ends it
                 self._client.end_trial(run.trial, "interrupted", reason)
         if not self.tries:

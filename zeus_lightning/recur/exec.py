@@ -47,7 +47,8 @@ def exec_command(command: tuple[str, ...]) -> None:
         try:
             if path.exists() and not _is_outcome_file(path):
                 raise click.ClickException(
-                    f"${OUTCOME_FILE} is {path}, which is not an outcome file; name another one"
+                    f"${OUTCOME_FILE} is {path}, an existing file that is not an outcome file; set "
+                    "it to a new path"
                 )
             path.unlink(missing_ok=True)  # an earlier run's
         except OSError as error:
@@ -120,7 +121,11 @@ def _ask_service(run: TrialRecord) -> Outcome | None:
         client = BSOClient(url, timeout_s=_TIMEOUT_S)
         status = client.trial_status(run.trial.job_id, run.trial.trial_number)
     except ZeusError as error:
-        click.echo(f"zeus-lightning exec: the outcome of the trial is unknown: {error}", err=True)
+        click.echo(
+            "zeus-lightning exec: cannot tell whether the batch size failed, so the command's exit "
+            f"status is kept: {error}",
+            err=True,
+        )
         return None
     same = status is not None and status.generation == run.trial.generation
     return status.outcome if status is not None and same else None

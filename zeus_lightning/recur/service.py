@@ -40,10 +40,7 @@ class OwnService:
 
     def __init__(self, database_url: str, log: Path, port: int = 0) -> None:
         if find_spec("zeus_service") is None:
-            raise ZeusConfigError(
-                "zeus-service is not installed; run `pip install ./service`, or pass the --url of "
-                "a running one"
-            )
+            raise ZeusConfigError("zeus-service is not installed; run `pip install ./service`")
         with socket.create_server(("127.0.0.1", port)) as probe:
             self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         self._database_url = database_url
@@ -76,7 +73,7 @@ class OwnService:
     def check(self) -> None:
         """Raise a `ZeusError` if the service has ended."""
         if self._process.poll() is not None:
-            raise ZeusError(f"the service has ended; {self._log_end()}")
+            raise ZeusError(f"the service exited; {self._log_end()}")
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + _START_S

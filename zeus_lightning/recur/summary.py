@@ -23,7 +23,7 @@ def line(each: Try) -> str:
     """What a try was, and how it ended, in the columns of `HEADER`."""
     run, number = each.run, f"{each.recurrence:>4}.{each.attempt:<2}"
     if each.outcome == "no trial":
-        return f"{number} no trial: no outcome file; does it use ZeusBSOCallback or Recurrence?"
+        return f"{number} no trial; the script must use ZeusBSOCallback or Recurrence"
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
     text = f"{number} {size:>6} {why:<10} {each.outcome:<13}"
     if run is not None and run.report is not None and run.cost_j is not None:
@@ -73,9 +73,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     notes = []
     earlier = sum(each.run.earlier_trials for each in tries if each.run)
     if earlier:
-        notes.append(
-            f"only the last trial of each try is counted (earlier ones, left out: {earlier})"
-        )
+        notes.append(f"only the last trial of each try is counted (trials left out: {earlier})")
     if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
@@ -105,7 +103,7 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
             event = "the baselines have set the target"
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
-    yield f"Job {job_id!r} has saved so far, against its default batch size (95 % interval):"
+    yield f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval):"
     for name, field, unit in (
         ("energy", "energy_j", "J"),
         ("time", "time_s", "s"),

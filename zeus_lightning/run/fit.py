@@ -287,8 +287,8 @@ class Fit:
             reason += str(record.job.max_epochs)
         if outcome == "errored":
             self._mistake = ZeusConfigError(
-                f"{reason}, so {self.run.job.monitor!r} was never seen and nothing was learned; "
-                "let validation run, or monitor a training metric with limit_val_batches=0"
+                f"{reason}, so {self.run.job.monitor!r} was never logged and nothing was learned; "
+                "make sure that the Trainer validates"
             )
         self.run.end(outcome, reason)
 
@@ -319,9 +319,9 @@ class Fit:
         if record is None or not self.run.is_open:
             return
         reason = (
-            f"the {sizes.loader_origin(self.trainer, self.module)} has no batch of "
-            f"{record.trial.batch_size // self._share} (drop_last=True drops partial ones), so "
-            "nothing was trained"
+            f"the {sizes.loader_origin(self.trainer, self.module)} has no full batch of "
+            f"{record.trial.batch_size // self._share} samples (drop_last=True drops partial "
+            "batches), so nothing was trained"
         )
         has_failed = record.trial.batch_size != record.job.default_batch_size
         self.run.end("not_converged" if has_failed else "errored", reason)
@@ -358,8 +358,7 @@ class Fit:
         if not any(each.best_model_path or each.last_model_path for each in savers):
             rank_zero_warn(
                 "zeus: the run reached its target before ModelCheckpoint saved a checkpoint, so "
-                "its model is lost when this process ends; pass save_last=True, or save after each "
-                "epoch"
+                "the model is lost when this process ends; pass save_last=True to ModelCheckpoint"
             )
 
     def remember_module(self) -> None:

@@ -105,13 +105,11 @@ class JobArguments:
         given: dict[str, Any] = dict(self.policy) if isinstance(self.policy, dict) else {}
         name = given.pop("name", None) if isinstance(self.policy, dict) else self.policy
         if name is not None and not (isinstance(name, str) and name):
-            raise ZeusConfigError(
-                f"the policy's name is {name!r}; it must be a policy's name, or omitted"
-            )
+            raise ZeusConfigError(f"the policy's name is {name!r}; it must be a non-empty string")
         for option, value in given.items():
             if option not in _POLICY_OPTIONS:
                 raise ZeusConfigError(
-                    f"policy has the unknown option {option!r}; it can have name, "
+                    f"policy has the unknown option {option!r}; use one of name, "
                     f"{', '.join(_POLICY_OPTIONS)}"
                 )
             if not _is_number(value, Integral):
@@ -162,7 +160,7 @@ class JobArguments:
         if monitor is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
-                f"{'fall' if mode == 'max' else 'rise'}; if it should, pass the other mode"
+                f"{'fall' if mode == 'max' else 'rise'}; if so, pass mode={mode_of_name(monitor)!r}"
             )
         job_id = self.job_id or os.environ.get("ZEUS_JOB_ID") or name
         if not _is_job_id(job_id):

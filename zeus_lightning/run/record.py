@@ -88,7 +88,10 @@ class TrialRecord:
         if self.job.target_metric is None:
             return f"{self.summary()}. No target can be learned from this baseline"
         if not self.trial.is_chosen:
-            return f"{self.summary()}. This was a control trial, with the default batch size"
+            return (
+                f"{self.summary()}. This was a control trial: the next one would use the same "
+                "batch size"
+            )
         return f"{self.summary()}. Run the job again: it may get another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
@@ -115,16 +118,17 @@ class TrialRecord:
         elif not math.isfinite(self.spent.energy_j):
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
-            problem = f"which ran on {self.hardware}, but this run is on {hardware}"
+            problem = f"which ran on {self.hardware}, not {hardware}"
         elif status is None or status.generation != self.trial.generation:
-            problem = "which the service does not know (was the job deleted or restored?)"
+            problem = (
+                "which the service no longer has: the job was deleted or the database restored"
+            )
         elif status.outcome not in RESUMABLE:
-            problem = f"which has ended as {status.outcome} ({status.reason.rstrip('.')})"
+            problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:
             return
         raise ZeusConfigError(
-            f"the checkpoint belongs to {self}, {problem}; to start a new trial, call fit() "
-            "without ckpt_path, or Recurrence without state="
+            f"the checkpoint belongs to {self}, {problem}; start a new trial without the checkpoint"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -94,13 +94,14 @@ class Run:
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
-                    f"{error.message}; start one with `zeus-service serve`, or pass "
-                    "require_service=False to train without it",
+                    f"{error.message}; pass require_service=False to train without the service",
                     error.fields,
                 ) from None
             self.is_without_service = True
             size = self.job.default_batch_size
-            rank_zero_warn(f"zeus: {error.message}; training without it, with batch size {size}")
+            rank_zero_warn(
+                f"zeus: {error.message}; training without the service, with batch size {size}"
+            )
             return size
         trial = record.trial
         self._open(record)
@@ -366,7 +367,7 @@ class Run:
                 if _refused(error):
                     raise  # sending it again would not help
                 if not self._is_unavailable:
-                    later = "training continues, and reports are sent later"
+                    later = "training continues, and reports will be sent later"
                     rank_zero_warn(f"zeus: {error.message}; {later}")
                 self._is_unavailable = True
                 return None

@@ -42,7 +42,7 @@ def test_one_that_cannot_be_read_is_an_error_and_leaves_nothing_open(
 ) -> None:
     with pytest.raises(ZeusMeterError, match="no CPU energy counter under"):
         open_meter("nvml:0+rapl")
-    with pytest.raises(ZeusConfigError, match="measures the NVIDIA GPU that trains"):
+    with pytest.raises(ZeusConfigError, match="measures the NVIDIA GPU of this run"):
         open_meter("nvml+rapl")
 
 

@@ -9,7 +9,7 @@ from fake_nvml import FakeDriver
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
 
-NO_LIMIT = "MIG slices and some .* lack power limits; use another GPU$"
+NO_LIMIT = "MIG slices and some laptops have no power limit$"
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
@@ -25,7 +25,7 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
 @pytest.mark.parametrize(
     ("kind", "code", "cause", "text"),
     [
-        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "--cap-add SYS_ADMIN"),
+        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "CAP_SYS_ADMIN"),
         ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("limit", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "no_power_control", NO_LIMIT),

@@ -39,8 +39,8 @@ def test_it_is_read_and_set_in_milliwatts(amd_gpus: FakeDriver, uuid: str) -> No
 @pytest.mark.parametrize(
     ("kind", "code", "cause", "text"),
     [
-        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "ZEUSD_SOCK_PATH"),
-        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "does not support it"),
+        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "run as root$"),
+        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", "use another GPU$"),
         ("set_limit", pynvml.NVML_ERROR_UNKNOWN, "driver", "amd-smi monitor"),
     ],
 )

@@ -34,13 +34,13 @@ def limits_mw(driver: FakeDriver) -> list[int]:
 
 
 def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon: FakeZeusd) -> None:
-    with closing(GpuLimit(1)) as limit, pytest.raises(ZeusPowerError, match="ZEUSD_SOCK_PATH"):
+    with closing(GpuLimit(1)) as limit, pytest.raises(ZeusPowerError, match="or use zeusd"):
         limit.set_mw(150_000)
     with closing(GpuLimit(1, Zeusd(daemon.address))) as limit:
         limit.check_permission()
         limit.set_mw(150_000)
         assert limit.read_mw() == 150_000
-        with pytest.raises(ZeusPowerError, match=r"set a power limit of 301 W.*400") as raised:
+        with pytest.raises(ZeusPowerError, match=r"set a power limit: .*400") as raised:
             limit.set_mw(301_000)
         assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 150_000]
@@ -67,7 +67,7 @@ def test_the_daemon_of_another_host_sets_nothing(
     with (
         FakeZeusd(elsewhere, socket_path),
         closing(GpuLimit(0, Zeusd(socket_path))) as limit,
-        pytest.raises(ZeusPowerError, match="no GPUs with this GPU's energy counter"),
+        pytest.raises(ZeusPowerError, match="no GPUs whose energy counter matches this GPU's"),
     ):
         limit.set_mw(150_000)
     assert limits_mw(elsewhere) == limits_mw(fake_gpus) == [300_000, 300_000]

@@ -200,7 +200,7 @@ def test_observing_changes_nothing_and_reports_what_would_be_set(
         fit(callback, net)
     assert phases(net.limits_w) == [(250, 200)]
     assert callback.limit_w is None
-    assert "would set the power limit to 225 W" in caplog.text
+    assert "the power limit would be 225 W" in caplog.text
 
 
 def test_observing_without_a_profile_reports_the_limit_in_force(
@@ -223,7 +223,7 @@ def test_where_no_record_can_be_written_no_limit_is_set(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
-    with pytest.warns(UserWarning, match="set XDG_STATE_HOME to a writable folder.*observing only"):
+    with pytest.warns(UserWarning, match="observing only: .*set XDG_STATE_HOME to a writable"):
         fit(callback, net)
     assert phases(net.limits_w) == [(250, 200)]
     assert not callback.profiled

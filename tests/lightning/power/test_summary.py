@@ -36,8 +36,8 @@ def test_a_line_for_each_limit_and_a_table_with_the_saving_are_logged(
     table = next(r.message for r in caplog.records if "limits measured, with" in r.message)
     energy = expected(gpu, 200)[0] / expected(gpu, 300)[0] - 1
     time = expected(gpu, 200)[1] / expected(gpu, 300)[1] - 1
-    told_saving = f"200 W: energy {100 * energy:+.1f} % and time {100 * time:+.1f} % against 300 W"
-    assert f"* chosen by zeus-cost: {told_saving}" in table
+    changes = f"energy {100 * energy:+.1f} % and time {100 * time:+.1f} %"
+    assert f"* chosen by zeus-cost: 200 W, with {changes} relative to 300 W" in table
     assert re.search(r"^ +\* +200 ", table, re.MULTILINE)
     assert max(map(len, table.splitlines()[1:-1])) <= 80
 

@@ -269,7 +269,7 @@ def test_what_cannot_be_made_again_is_an_error_with_a_remedy(passed: Any, messag
         runner.fit(Net(), passed, validation())
     text = f"a dataloader passed straight to fit() cannot be resized: {message}"
     assert str(error.value).startswith(text)
-    assert "; give fit() a datamodule, or the module Net a train_dataloader()" in str(error.value)
+    assert "; instead, define a train_dataloader() in Net that uses self." in str(error.value)
     assert runner.fit_loop._data_source.instance is passed
 
 

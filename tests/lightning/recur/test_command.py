@@ -59,7 +59,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    assert f"the service at http://127.0.0.1:{port}." in result.output
+    assert f"the service is at http://127.0.0.1:{port}." in result.output
     assert [(number, why == "control", outcome) for number, _, why, outcome in tries] == [
         (1, True, "converged"),
         (2, False, "not_converged"),
@@ -70,7 +70,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     columns = [each.split() for each in result.output.splitlines()]
     assert ["control", "1", "of", "1", "1", "6.0", "2.0", "13.0"] in columns
     assert ["chosen", "1", "of", "1", "2", "18.0", "6.0", "39.0"] in columns
-    assert "has saved so far, against its default batch size" in result.output
+    assert "has saved so far, compared with its default batch size" in result.output
     for amount in ("energy: -12.0 J (", "time: -4.0 s (", "cost: -26.0 J ("):
         assert amount in result.output
     with sqlite3.connect(tmp_path / "zeus.sqlite3") as connection:
@@ -117,7 +117,7 @@ def test_trials_of_a_script_before_its_last_one_are_counted_under_the_table(
     assert result.exit_code == 0, result.output
     columns = [each.split() for each in result.output.splitlines()]
     assert ["chosen", "2", "of", "2", "2", "6.0", "2.0", "13.0"] in columns
-    assert "only the last trial of each try is counted (earlier ones, left out: 4)" in " ".join(
+    assert "only the last trial of each try is counted (trials left out: 4)" in " ".join(
         result.output.split()
     )
 

@@ -274,4 +274,4 @@ def test_a_command_that_starts_no_trial_gets_advice(
     command = ("--recurrences=1", "--", "true")
     result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
-    assert "no trial: no outcome file; does it use ZeusBSOCallback" in result.output
+    assert "no trial; the script must use ZeusBSOCallback" in result.output

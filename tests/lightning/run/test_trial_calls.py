@@ -132,7 +132,7 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
         in texts[0]
     )
     assert len(texts[0]) <= 200
-    assert "This was a control trial, with the default batch size" in texts[1]
+    assert "This was a control trial: the next one would use the same batch size" in texts[1]
     assert "another batch size" not in texts[1]
 
 
