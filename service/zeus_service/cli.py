@@ -54,7 +54,7 @@ class _Commands(click.Group):
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Settings are variables ZEUS_BSO_* in the environment or a .env file, such as
+    Settings are ZEUS_BSO_* variables in the environment or a .env file, such as
     ZEUS_BSO_DATABASE_URL and ZEUS_BSO_TOKEN; .env.example lists them all.
     """
 
@@ -83,7 +83,7 @@ def _check_bind(bind: str) -> None:
     """Check at once that the service can listen on `HOST:PORT`: gunicorn retries for 5 seconds."""
     host, _, port = bind.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise Unusable(f"{bind!r} is not HOST:PORT, such as 127.0.0.1:8765")
+        raise Unusable(f"{bind!r} is not an address; use HOST:PORT, such as 127.0.0.1:8765")
     host = host.strip("[]")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -128,7 +128,7 @@ def jobs(as_json: bool) -> None:
 def register(file: Path) -> None:
     """Register a job from a YAML FILE with the fields of the HTTP API.
 
-    Programs with its id take these values unless they pass their own.
+    Programs that use its id get these values; an argument with another value is an error.
     """
     from zeus_service import job_file
 
@@ -172,15 +172,15 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
         _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
         return
     spec = job.spec
-    target = "a target not learned yet" if job.target_metric is None else f"{job.target_metric:g}"
+    target = "(not learned yet)" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     meter = f", energy by {latest.meter}" if latest else ""
     stage = f" ({latest.stage})" if latest else ""
     _print(
-        f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; "
-        f"{spec.monitor} to {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"
+        f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; target: "
+        f"{spec.monitor} {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"
     )
     _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial, means))
     if job.next_trial:
@@ -212,7 +212,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
 )
 @_as_json
 def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
-    """Show what all jobs, or only JOB, have saved against their default batch sizes."""
+    """Show what all jobs, or only JOB, have saved compared with their default batch sizes."""
     from zeus_service.api import savings_report, text
     from zeus_service.api.savings_report import JobSavings, Savings
 
@@ -248,7 +248,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
             question = f"Delete job {job_id!r} and everything it has learned?"
             click.confirm(question, abort=True, err=True)
         maintenance.delete_job(job_id, force=force)
-    click.echo(f"job {job_id!r} is deleted")
+    click.echo(f"deleted job {job_id!r}")
 
 
 @main.command()
@@ -256,7 +256,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 def prune(older_than_days: float) -> None:
     """Delete old reports, and rows of deleted jobs.
 
-    Reports are old if their trial ended more than that many days ago. Trials and what was
+    Reports are old if their trial ended more than --older-than-days ago. Trials and what was
     learned are kept. Safe while the service runs.
     """
     from zeus_service import maintenance
@@ -312,7 +312,8 @@ def _database() -> Iterator[None]:
 
 def _show_revision(app: Flask) -> None:
     with app.app_context():
-        click.echo(f"revision {database.current_revision()}, head {database.known_revisions()[0]}")
+        found, needed = database.current_revision(), database.known_revisions()[0]
+        click.echo(f"database revision {found}; this version needs {needed}")
 
 
 def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -49,7 +49,7 @@ _SECRETS = ("database_url", "database_password", "token", "read_token")
 def _host_names(names: str) -> str:
     for name in names.split(","):
         if "/" in name or name.count(":") == 1:  # an IPv6 address has more of these
-            raise ValueError("a host name has neither a port nor a scheme")
+            raise ValueError("remove the port and the scheme; only host names are allowed")
     return names
 
 
@@ -121,7 +121,7 @@ class Config(BaseModel):
         try:
             url = make_url(value)
         except (ArgumentError, ValueError):
-            raise ValueError("not a database URL, such as sqlite:///zeus.sqlite3") from None
+            raise ValueError("not a database URL; use one such as sqlite:///zeus.sqlite3") from None
         if "@" in (url.host or ""):  # the end of the password would be shown as the host
             raise ValueError("the password contains an @; write it as %40")
         kind = url.drivername.partition("+")[0]

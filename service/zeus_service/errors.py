@@ -28,7 +28,7 @@ class NotFound(OptimizerError):
 
 def unknown_job(job_id: str) -> NotFound:
     """The error of a job that is not registered."""
-    return NotFound(f"no job {job_id!r}; `zeus-service jobs` lists the existing jobs")
+    return NotFound(f"no job {job_id!r}; run `zeus-service jobs` to list the jobs")
 
 
 class JobConflict(OptimizerError):

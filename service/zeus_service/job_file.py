@@ -51,7 +51,10 @@ def register(path: Path) -> tuple[str, bool]:
         found = [(name.split("."), text) for name, (text,) in error.fields["errors"].items()]
     except JobConflict as error:
         found = [
-            ((name,), f"registered {each['known']!r}, given {each['given']!r}")
+            (
+                (name,),
+                f"is {each['given']!r}, but is registered as {each['known']!r}; use another job_id",
+            )
             for name, each in error.fields["differences"].items()
         ]
     else:
@@ -67,7 +70,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Unusable(f"cannot read {path}: {error}") from error
     if not isinstance(values, dict):
-        raise Unusable(f"{path}: not a YAML mapping; write one field per line, as job_id: my-job")
+        raise Unusable(
+            f"{path}: not a YAML mapping; write one field per line, such as `job_id: my-job`"
+        )
     keys = [(key.value, key.start_mark.line + 1) for key, _ in node.value]
     lines = dict(keys)
     wrong = [

@@ -75,7 +75,8 @@ def delete_job(job_id: str, *, force: bool = False) -> None:
         for _ in range(SWEEPS):
             _sweep()
     except (Contended, exc.DBAPIError, exc.TimeoutError) as error:
-        logger.warning("job %r is deleted; `prune` removes its rows: %s", job_id, error)
+        text = "job %r was deleted, but rows remain, which `zeus-service prune` removes: %s"
+        logger.warning(text, job_id, error)
 
 
 @use_case(read_only=True)
@@ -149,8 +150,8 @@ def _free_id(session: Session, job_id: str, force: bool) -> None:
 def _check_deletable(session: Session, job: Job, force: bool) -> None:
     running = len(jobs.running(session, job))
     if running and not force:
-        busy = f"job {job.job_id!r} has {running} running trials; delete it with force=true"
-        raise JobBusy(f"{busy}, or --force", running=running)
+        busy = f"job {job.job_id!r} has running trials ({running}); to delete it anyway, use force"
+        raise JobBusy(busy, running=running)
 
 
 @use_case()

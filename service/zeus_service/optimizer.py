@@ -221,7 +221,7 @@ def end_trial(
     if trial.outcome in FINAL:
         raise _finished(job_id, trial)
     if before_report is not None and before_report <= trial.reports:
-        raise ReportConflict(f"report {before_report} of trial {trial_number} was already sent")
+        raise ReportConflict(f"report {before_report} of trial {trial_number} was already received")
     spec = jobs.specification(job)
     if trial.outcome is not None:
         revive(session, job, spec, trial)
@@ -378,7 +378,7 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
     known = {name: getattr(stored, name) for name in vars(given).keys() & _STORED}
     if any(getattr(given, name) != value for name, value in known.items()):
         raise ReportConflict(
-            f"report {given.sequence} was already sent with other values", known=known
+            f"report {given.sequence} was already received with other values", known=known
         )
     return Decision(**{name: getattr(stored, name) for name in Decision.model_fields})
 

@@ -237,7 +237,7 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     optimizer.start_trial("job")
     shown = zeus_service("show", "job", database_url=url).stdout
     assert "job: learning (0 of 3 baselines completed), best" in shown
-    assert "val_acc to a target not learned yet, in at most 10 epochs" in shown
+    assert "target: val_acc (not learned yet), in at most 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
     as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
     assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)
@@ -262,9 +262,9 @@ def test_a_job_with_running_trials_is_deleted_only_by_force(app: object, url: st
     optimizer.start_trial("job", None)
     for more in ([], ["--yes"]):
         error = one_error(zeus_service("delete", *more, "job", database_url=url))
-        assert "1 running trials" in error
+        assert "running trials (1)" in error
     deleted = zeus_service("delete", "--force", "--yes", "job", database_url=url)
-    assert "'job' is deleted" in deleted.stdout
+    assert "deleted job 'job'" in deleted.stdout
     assert "no jobs yet" in zeus_service("jobs", database_url=url).stdout
 
 

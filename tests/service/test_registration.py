@@ -141,7 +141,7 @@ def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None
             lambda other=other: registration.register_job("job", {}, suggested={}, hardware=other),
             lambda other=other: optimizer.start_trial("job", hardware=other),
         ):
-            with pytest.raises(JobConflict, match="a single kind of hardware"):
+            with pytest.raises(JobConflict, match="one kind of hardware per job"):
                 refused()
     assert hardware_of(optimizer.get_job("job")) == [HARDWARE]
     assert optimizer.start_trial("job", hardware=HARDWARE)[2]
@@ -150,7 +150,7 @@ def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None
 def test_a_job_that_has_used_other_hardware_cannot_be_registered_for_one(app: Flask) -> None:
     register_sparse(REQUIRED)
     optimizer.start_trial("job", hardware=OTHER)
-    with pytest.raises(JobConflict, match="a single kind of hardware"):
+    with pytest.raises(JobConflict, match="one kind of hardware per job"):
         registration.register_job("job", {}, suggested={}, hardware=HARDWARE)
     optimizer.start_trial("job", hardware=HARDWARE)
 

@@ -44,7 +44,7 @@ def set_up_access(app: Flask) -> None:
 def require_access() -> None:
     """Check a request's token, if tokens are configured; to be called before each request."""
     given = bearer(request.headers.get("Authorization", ""))
-    how = "send a token of this service as `Authorization: Bearer TOKEN`"
+    how = "this service requires a valid token (`Authorization: Bearer TOKEN`)"
     _check(given, how, "bearer", writes=request.method not in READING)
 
 
@@ -72,7 +72,7 @@ def _check(given: bytes, how: str, scheme: str, *, writes: bool) -> None:
         challenge = WWWAuthenticate(scheme, {"realm": "zeus-service"})
         raise Unauthorized(how, www_authenticate=challenge)
     if writes and not allowed:
-        raise Forbidden("this token may only read")
+        raise Forbidden("this token is read-only; use one that may write")
 
 
 def is_browser() -> bool:
@@ -146,10 +146,7 @@ def _check_host() -> None:
         return  # it may have any name
     name = _hostname(request.host)
     if name not in config.hosts and not _is_loopback(name):
-        raise Forbidden(
-            f"unknown host name {name!r}; add it to ZEUS_BSO_ALLOWED_HOSTS, or use the service's "
-            "own address"
-        )
+        raise Forbidden(f"unknown host name {name!r}; add it to ZEUS_BSO_ALLOWED_HOSTS")
 
 
 def _check_origin() -> None:

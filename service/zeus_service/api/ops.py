@@ -72,7 +72,7 @@ def readyz() -> Health:
     """Report whether the database answers and has the revision of this version."""
     if not current_app.extensions["zeus_readiness"].check():
         # The answer needs no token, so it must not name hosts, users and paths.
-        raise ServiceUnavailable("the database is unavailable; the service's log says why")
+        raise ServiceUnavailable("the database is unavailable; see the service's log")
     return Health(status="ok", version=__version__)
 
 
@@ -156,7 +156,7 @@ class _Database(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called by the registry."""
-        up = ("zeus_bso_database_up", "Whether the database answers.")
+        up = ("zeus_bso_database_up", "1 if the database can be reached, else 0.")
         try:
             with time_limit(_SCRAPE_S):
                 jobs, running, totals = _read()
@@ -183,7 +183,7 @@ def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
         for end, bound in _BOUNDS.items():
             family = GaugeMetricFamily(
                 f"zeus_bso_saved_{unit}{end}",
-                f"{what} saved against the default batch sizes{bound}.",
+                f"{what} saved compared with the default batch sizes{bound}.",
                 labels=("estimated",),
             )
             for total in totals:
@@ -193,7 +193,11 @@ def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
 
 
 _SAVED = {"joules": ("energy_j", "Joules"), "seconds": ("time_s", "Seconds")}
-_BOUNDS = {"": "", "_low": ": the lower bound", "_high": ": the upper bound"}
+_BOUNDS = {
+    "": "",
+    "_low": ", lower bound of the 95 % interval",
+    "_high": ", upper bound of the 95 % interval",
+}
 
 
 @use_case(read_only=True)

@@ -54,7 +54,7 @@ def refused(error: HTTPException) -> Response:
     status = error.code or 500
     detail = error.description or error.name
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        detail = "Internal error of the service; its log has the traceback."
+        detail = "Internal server error; see the traceback in the service's log."
     answer = problem(status, _code(status), detail)
     for name, value in error.get_headers():  # Allow, WWW-Authenticate, Retry-After
         if name != "Content-Type":
@@ -99,7 +99,7 @@ def set_up_errors(app: APIFlask) -> None:
             raise error  # the service's own defect
         logger.error("database: %s", cause(error))
         # the reason may name the database's host, port and user
-        detail = "the database is unavailable; the service's log says why"
+        detail = "the database is unavailable; see the service's log"
         return problem(503, _code(503), detail)
 
 

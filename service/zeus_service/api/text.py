@@ -59,7 +59,7 @@ def hardware_names(hardware: Sequence[Hardware]) -> list[str]:
     """A name for each hardware: number and model, and what else tells it apart from the others."""
     short = [f"{each.num_devices} {TIMES} {each.device_model}" for each in hardware]
     return [
-        name if short.count(name) == 1 else f"{name} ({each.max_power_w:g} W, by {each.meter})"
+        name if short.count(name) == 1 else f"{name} ({each.max_power_w:g} W, meter {each.meter})"
         for name, each in zip(short, hardware, strict=True)
     ]
 
@@ -118,7 +118,7 @@ def savings_summary(found: JobSavings | Savings) -> str:
         text += f"; not yet known for {found.unknown} job{'s' if found.unknown > 1 else ''}"
     if found.estimated:
         (estimated,) = (part for part in found.by_meter if part.estimated)
-        text += f"; energy is an estimate for {estimated.jobs}"
+        text += f"; energy is estimated for {estimated.jobs} of them"
     return text
 
 
@@ -179,7 +179,7 @@ def _saved(saved: SavedAmounts | None, who: str) -> str:
         value = saved.co2e_kg
         estimate, low, high = map(significant, (value.estimate, value.low, value.high))
         parts.append(f"{estimate} ({low} to {high}) kg CO2e")
-    return f"{who} saved {', '.join(parts)}, against the default batch size"
+    return f"{who} saved {', '.join(parts)} compared with the default batch size"
 
 
 def _interval(value: Estimate, units: Mapping[str, float]) -> str:

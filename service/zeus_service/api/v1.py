@@ -100,7 +100,9 @@ v1.before_request(require_access)
 def require_json() -> None:
     """Refuse other bodies: any web page could post a form to a service on loopback."""
     if request.method in ("POST", "PUT", "PATCH") and request.mimetype != "application/json":
-        raise UnsupportedMediaType("the body must be application/json")
+        raise UnsupportedMediaType(
+            "the body must be JSON; send the header Content-Type: application/json"
+        )
 
 
 @v1.post("/jobs")

@@ -247,7 +247,7 @@ def delete_job() -> ResponseReturnValue:
     """Delete a job with its trials, even running ones."""
     job_id = _query().job_id
     maintenance.delete_job(job_id, force=True)
-    return {"message": f"job {job_id!r} is deleted"}
+    return {"message": f"deleted job {job_id!r}"}
 
 
 def _find_trial(given: NamedTrial) -> tables.Trial:

@@ -13,7 +13,7 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
 from zeus_service.units import energy, energy_range, runs
 
-REMEDY = "Register another job_id with an easier target, more epochs, or other batch sizes."
+REMEDY = "Use another job_id, with an easier target or other batch sizes."
 _STATUSES = {
     "not_converged": "missed the target",
     "out_of_memory": "ran out of memory",
@@ -34,7 +34,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "trains to its own end, like a run without Zeus; "
+        "baseline": "runs to completion, as without Zeus; "
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
     passed = passed_over(state)
@@ -56,7 +56,7 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
         return f"{measured}, may beat {best.batch_size}"
     gain = 1 - chosen.interval[0] / best.mean
     if gain < 0.005:
-        return f"{measured}; shows how the cost depends on the batch size"
+        return f"{measured}; another run shows how the cost depends on the batch size"
     return f"{measured}, may cost up to {100 * gain:.0f} % less than {best.batch_size}"
 
 
@@ -67,7 +67,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
         text += f" ({energy_range(*chosen.interval)})"
-    text += f" after {runs(chosen.pulls)}"
+    text += f", based on {runs(chosen.pulls)}"
     rivals = [
         (arm.mean, arm.batch_size)
         for arm in arms
@@ -108,7 +108,7 @@ def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]
     arms = policy_of(spec).describe(spec, state, hardware)
     counts = count_failures(arm for arm in arms if arm.batch_size in usable)
     is_limited = usable != spec.batch_sizes
-    limit = f" among {usable}, the sizes divisible among this run's devices" if is_limited else ""
+    limit = " on this many devices" if is_limited else ""
     return ExhaustedJob(
         f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
     )

@@ -46,7 +46,8 @@ def _load(entry_point: EntryPoint) -> Policy:
     if not isinstance(policy, Policy):
         raise _unusable(entry_point, "it lacks attributes of zeus_service.bandit.policy.Policy")
     if policy.name != entry_point.name:
-        raise _unusable(entry_point, f"its name is {policy.name!r}")
+        reason = f"its attribute `name` is {policy.name!r}, not the entry point's name"
+        raise _unusable(entry_point, reason)
     return policy
 
 

@@ -83,7 +83,7 @@ def decide(
             outcome=None,
             cost=cost,
             cost_bound=None,
-            reason="a baseline trains to its own end",
+            reason="a baseline runs to completion",
         )
     spent = spec.early_stop == "spent"
     judged = cost if spent else cost + max(cost - previous_cost, 0.0)
@@ -100,7 +100,9 @@ def decide(
         )
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
-        reason = f"max_epochs reached without reaching the target of {spec.target_metric:.6g}"
+        reason = (
+            f"the target of {spec.target_metric:.6g} was not reached in {spec.max_epochs} epochs"
+        )
     return Decision(
         decision="stop" if outcome else "continue",
         outcome=outcome,
@@ -119,4 +121,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; the host's load per core was {load:.1f}, but {usual:.1f} in earlier runs"
+    return f"; host load per core {load:.1f}, earlier {usual:.1f}"

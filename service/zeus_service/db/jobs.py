@@ -28,12 +28,9 @@ from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 
 T = TypeVar("T")
 
-_KEEPS_HARDWARE = (
-    "A client of the Zeus project needs a job for a single kind of hardware. Use another job_id."
-)
+_KEEPS_HARDWARE = "Zeus's client supports one kind of hardware per job; use another job_id."
 _KEEPS_DEVICES = (
-    "The job's batch sizes are per device, so all its runs must use the same number of devices. "
-    "Use that number, or another job_id."
+    "Batch sizes are per device, so all runs need the same number of devices; use another job_id."
 )
 
 LOADS = 20
@@ -88,7 +85,7 @@ _LOCKED_TRIAL = (
 
 def unknown_trial(job_id: str, trial_number: int) -> NotFound:
     """The error of a trial that does not exist."""
-    return NotFound(f"job {job_id!r} has no trial {trial_number}; start one first")
+    return NotFound(f"job {job_id!r} has no trial {trial_number}")
 
 
 def specification(job: Job, *, repair: bool = False) -> JobSpec:
@@ -272,7 +269,7 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
     """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
     for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
-        end(session, job, spec, trial, "lost", "its lease expired")
+        end(session, job, spec, trial, "lost", "nothing was received before its lease expired")
 
 
 def end(
@@ -330,6 +327,6 @@ def _known(job: Job | None, job_id: str) -> Job:
 
 def _reason(error: KeyError | ValidationError) -> str:
     if isinstance(error, KeyError):
-        return f"policy {error} is not installed here"
+        return f"policy {error} is not installed; install it in the service's environment"
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(": ".join([*map(str, each["loc"]), each["msg"]]) for each in found)

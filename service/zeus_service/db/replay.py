@@ -98,17 +98,15 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     if spec.target_metric is None:
         if len(best) > 1 and len(set(best.values())) == 1:
-            text += ", the same in every baseline: if a seed is fixed, vary it"
+            text += ", as in every baseline: vary the seed"
         if job.completed_baselines >= spec.baseline_runs:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="
             text += f"; the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
             if all(spec.reached(rows[0].metric) for rows in reports.values()):
-                text += (
-                    ", which every baseline reached at its first validation: pass a target_metric"
-                )
+                text += ", reached by every baseline at its first validation: pass a target_metric"
             else:
-                text += ", which 9 in 10 runs of the default should reach"
+                text += ", which 9 in 10 runs with the default batch size should reach"
     trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
     if spec.target_metric is None:
         return

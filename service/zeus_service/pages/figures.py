@@ -39,7 +39,7 @@ FIGURES: dict[str, tuple[str, str]] = {
     ),
     "regret": (
         "Cumulative regret",
-        "What all runs, failed ones included, cost beyond the best batch size's expected cost.",
+        "The cost of all runs, including failed ones, beyond the best batch size's expected cost.",
     ),
     "power": ("Power limits", "Energy and time per training batch, by the GPU's power limit."),
 }
@@ -169,7 +169,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         "yaxis": plot.energy_axis("saved", data),
         "showlegend": False,
     }
-    note = "Compared with runs of the default, with a 95 % band."
+    note = "Compared with runs with the default batch size; the band is the 95 % interval."
     if savings.estimated:
         note += " Energy is estimated."
     summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."

@@ -171,4 +171,4 @@ def batch_size_colours(spec: JobSpec) -> dict[int, str]:
 
 def what_is_drawn(shown: int, total: int, of_what: str) -> str:
     """What a figure says of the points that were left out; nothing if none were."""
-    return f"The latest {shown:,} of {total:,} {of_what}." if shown < total else ""
+    return f"Showing the latest {shown:,} of {total:,} {of_what}." if shown < total else ""

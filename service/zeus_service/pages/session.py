@@ -57,7 +57,7 @@ def set_up_session(pages: Blueprint) -> None:
 def require_writing() -> None:
     """Raise `Forbidden` for those who may only read."""
     if not g.viewer.may_write:
-        raise Forbidden("You signed in with a token that may only read.")
+        raise Forbidden("You signed in with a read-only token; sign in with one that may write.")
 
 
 def sign_in_form() -> ResponseReturnValue:
@@ -102,7 +102,7 @@ def _require_viewer() -> Response | None:
         g.viewer = found
         return None
     if request.method != "GET" or not request.accept_mimetypes.accept_html:
-        raise Unauthorized("Sign in, or send a token of this service as a bearer token.")
+        raise Unauthorized("Sign in, or send a valid bearer token.")
     query = f"?{request.query_string.decode('latin-1')}" if request.query_string else ""
     address = urlencode({"next": f"{quote(request.path)}{query}"})
     return make_response(redirect(f"/sign-in?{address}", 303))

@@ -68,7 +68,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     }
     note = runs_drawn(job, trials)
     if len(job.hardware) > 1:
-        note = f"On {hardware_names(job.hardware)[-1]}, the latest hardware. {note}".strip()
+        note = f"Shows only the latest hardware, {hardware_names(job.hardware)[-1]}. {note}".strip()
     summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
     finding = _finding(job.spec, on)
     return {"data": traces, "layout": layout, "note": note, "summary": summary, "title": finding}
@@ -143,11 +143,11 @@ def _finding(spec: JobSpec, on: OnHardware) -> str:
     if best is None or not best.mean:
         return ""
     if best == default:
-        return f"The default, {best.batch_size}, costs least so far"
+        return f"The default, {best.batch_size}, costs the least so far"
     if default and default.mean and default.pulls and best.mean < default.mean:
         share = 100 * (1 - best.mean / default.mean)
         return f"{best.batch_size} costs {share:.0f} % less than the default {default.batch_size}"
-    return f"{best.batch_size} costs least so far"
+    return f"{best.batch_size} costs the least so far"
 
 
 def runs_drawn(job: Job, trials: Sequence[Trial]) -> str:

@@ -30,13 +30,15 @@ _POLICY = click.Choice(list(POLICIES))
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory with recorded runs: summary_train.csv and summary_power_GPU.csv.",
 )
-@click.option("--gpu", "gpus", multiple=True, help="A GPU of the recorded runs.  [default: all]")
+@click.option(
+    "--gpu", "gpus", multiple=True, help="Replay the runs recorded on this GPU.  [default: all]"
+)
 @click.option(
     "--workload",
     "names",
     multiple=True,
     type=click.Choice(list(RECIPES)),
-    help="A workload of the Zeus paper in the recorded runs.  [default: all]",
+    help="Replay this workload of the Zeus paper.  [default: all]",
 )
 @click.option(
     "--recipe",
@@ -44,7 +46,7 @@ _POLICY = click.Choice(list(POLICIES))
     multiple=True,
     type=(str, str, str, float, _ABOVE_ZERO, _ABOVE_ZERO),
     metavar="DATASET NETWORK OPTIMIZER TARGET MAX_EPOCHS DEFAULT_BATCH_SIZE",
-    help="Another workload of the recorded runs.",
+    help="Replay another recorded workload.",
 )
 @click.option(
     "--synthetic",
@@ -52,17 +54,17 @@ _POLICY = click.Choice(list(POLICIES))
     multiple=True,
     type=_SEED,
     metavar="N",
-    help="The N-th synthetic workload.  [default: 0, 1 and 2, if no other is named]",
+    help="Replay the N-th synthetic workload.  [default: 0, 1 and 2 if no workload is named]",
 )
 @click.option(
     "--drifting",
     multiple=True,
     type=_SEED,
     metavar="N",
-    help="The N-th synthetic workload whose optimum moves.",
+    help="Replay the N-th synthetic workload whose optimum moves.",
 )
 @click.option("--policy", "policies", multiple=True, type=_POLICY, help="A policy.  [default: all]")
-@click.option("--seeds", default=20, type=_COUNT, help="Replays of each workload with each policy.")
+@click.option("--seeds", default=20, type=_COUNT, help="Replays per workload and policy.")
 @click.option(
     "--recurrences",
     type=_COUNT,
@@ -73,7 +75,8 @@ _POLICY = click.Choice(list(POLICIES))
     "--beta",
     "beta_knob",
     default=2.0,
-    help="Stop a run before it costs more than this times the best cost; 1e9 stops no run.",
+    help="Stop a run before it costs more than this factor times the best batch size's cost; 1e9 "
+    "disables early stopping.",
 )
 @click.option(
     "--window-size",
@@ -203,5 +206,5 @@ def _overlapping(
     ]
     if not replays:
         known = ", ".join(sorted({group.dataset for group in groups}))
-        raise SimulationError(f"{cluster}: no group trains these workloads, only {known}")
+        raise SimulationError(f"{cluster}: no group trains these workloads; name one of {known}")
     return replays

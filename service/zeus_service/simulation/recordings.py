@@ -151,8 +151,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     if default not in sizes:
         raise SimulationError(
             f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: the default batch "
-            f"size {default} needs runs and power data; {train} has runs of {sorted(runs)}, "
-            f"{power} has power data of {sorted(epochs)}"
+            f"size {default} lacks runs or power data; sizes with both: {sizes}"
         )
     if default != recipe.default_batch_size:
         click.echo(
@@ -171,8 +170,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
         raise SimulationError(
             f"{train}: no run of {recipe.dataset} with the batch sizes {sizes} reaches the target "
-            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; take another target "
-            "or more epochs"
+            f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; allow more epochs"
         )
     return workload
 

@@ -299,7 +299,7 @@ def test_whoever_asks_whether_it_is_ready_learns_no_host_user_or_path(
     ):
         answer = create_app(Config(database_url=where, token=OLD)).test_client().get("/readyz")
         assert answer.status_code == 503
-        assert answer.json["detail"] == "the database is unavailable; the service's log says why"
+        assert answer.json["detail"] == "the database is unavailable; see the service's log"
         assert log in caplog.text
 
 

@@ -102,8 +102,8 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
     )
     assert shown.savings_summary(job) == (
         "job 'job' has saved 2.00 kWh (1.00 to 4.00 kWh), 2.00 h (1.00 to 4.00 h), "
-        "EUR 0.60 (EUR 0.30 to EUR 1.20), 0.800 (0.400 to 1.60) kg CO2e, against the "
-        "default batch size; energy is estimated by cpu-estimate"
+        "EUR 0.60 (EUR 0.30 to EUR 1.20), 0.800 (0.400 to 1.60) kg CO2e compared with "
+        "the default batch size; energy is estimated by cpu-estimate"
     )
     assert job.saved is not None
     unpriced = replace(job.saved, money=None, co2e_kg=None)

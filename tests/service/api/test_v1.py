@@ -285,7 +285,9 @@ def test_a_job_whose_batch_sizes_have_all_failed_says_so(api: Api, job: str) -> 
         number = api("POST", path, START).json()["trial_number"]
         api("PATCH", f"{path}/{number}", {"outcome": "not_converged"})
     body = problem(api("POST", path, START), 409, "no_batch_size_left")
-    assert "left to try: 2 missed the target, 3 were not tried. Register" in body["detail"]
+    assert (
+        "left to try: 2 missed the target, 3 were not tried. Use another job_id" in body["detail"]
+    )
     assert api("GET", f"/jobs/{job}").json()["next_trial"] == {
         "batch_size": None,
         "reason": body["detail"],

@@ -83,7 +83,7 @@ def test_a_token_that_may_only_read_starts_nothing_on_the_wire(tmp_path: Path) -
     for each in REQUESTS:
         assert with_password(app, each, "zeus", "one-that-may-read") == (
             403,
-            "this token may only read",
+            "this token is read-only; use one that may write",
         )
 
 

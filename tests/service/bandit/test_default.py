@@ -54,7 +54,7 @@ def test_its_trials_are_counted(ends: list[str]) -> None:
 def test_once_it_is_given_up_the_error_counts_it_alone() -> None:
     state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
     error = exhausted(JOB, state, HARDWARE, JOB.batch_sizes)
-    assert f"to try: 1 failed, {len(JOB.batch_sizes) - 1} were not tried. Register" in error.message
+    assert f"to try: 1 failed, {len(JOB.batch_sizes) - 1} were not tried. Use" in error.message
 
 
 @pytest.mark.parametrize(

@@ -22,20 +22,24 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
         (
             [CHEAP, COSTLY, UNTRIED],
             Choice(32, "exploit"),
-            "expected to cost 100 J (98.1 to 102 J) after 41 runs; "
+            "expected to cost 100 J (98.1 to 102 J), based on 41 runs; "
             "the nearest rival, 16, costs 20 % more",
         ),
-        ([CHEAP], Choice(32, "exploit"), "expected to cost 100 J (98.1 to 102 J) after 41 runs"),
+        (
+            [CHEAP],
+            Choice(32, "exploit"),
+            "expected to cost 100 J (98.1 to 102 J), based on 41 runs",
+        ),
         (
             [CHEAP, ArmEstimate(8, 0, 99.8, 1.0, "alive"), ArmEstimate(4, 1, 1.0, 1.0, "diverged")],
             Choice(32, "exploit"),
-            "expected to cost 100 J (98.1 to 102 J) after 41 runs; "
+            "expected to cost 100 J (98.1 to 102 J), based on 41 runs; "
             "the nearest rival, 8, costs about as much",
         ),
         (  # Thompson sampling draws from what is known of each
             [CHEAP, ArmEstimate(8, 2, 60.0, 30.0, "alive")],
             Choice(32, "exploit"),
-            "expected to cost 100 J (98.1 to 102 J) after 41 runs; "
+            "expected to cost 100 J (98.1 to 102 J), based on 41 runs; "
             "8 looks 40 % cheaper, but that is uncertain",
         ),
         (
@@ -51,7 +55,7 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
         (
             [CHEAP, COSTLY],
             Choice(64, "explore"),
-            "measured in 2 runs; shows how the cost depends on the batch size",
+            "measured in 2 runs; another run shows how the cost depends on the batch size",
         ),
         (
             [CHEAP, ArmEstimate(8, 0, None, None, "alive")],
@@ -94,5 +98,5 @@ def test_a_job_without_a_batch_size_left_says_how_many_failed_in_which_way() -> 
     job = spec(batch_sizes=[8, 16, 32, 64], policy="information_directed")
     results = [(8, "not_converged"), (16, "not_converged"), (32, "diverged"), (64, "out_of_memory")]
     message = fail(job, *results, *results)
-    assert "left to try: 2 missed the target, 1 diverged, 1 ran out of memory. Reg" in message
+    assert "left to try: 2 missed the target, 1 diverged, 1 ran out of memory. Use" in message
     assert len(message) <= 200

@@ -165,12 +165,13 @@ def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert db_command("current") == f"revision {head}, head {head}\n"
+    needs = f"this version needs {head}\n"
+    assert db_command("current") == f"database revision {head}; {needs}"
     with create_app(Config(database_url=database_url)).app_context():
         flask_migrate.downgrade(revision="base")
-    assert db_command("current") == f"revision None, head {head}\n"
+    assert db_command("current") == f"database revision None; {needs}"
     for _ in range(2):
-        assert db_command("upgrade") == f"revision {head}, head {head}\n"
+        assert db_command("upgrade") == f"database revision {head}; {needs}"
 
 
 @pytest.mark.parametrize("kind", DATABASES[1:])

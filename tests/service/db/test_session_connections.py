@@ -154,5 +154,5 @@ def test_a_server_that_is_away_is_reported_as_unavailable(scheme: str) -> None:
     assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
     assert answer.headers["Retry-After"] == "1"
     assert answer.mimetype == "application/problem+json"
-    assert "the service's log says why" in answer.json["detail"]
+    assert "see the service's log" in answer.json["detail"]
     assert "secret" not in answer.text

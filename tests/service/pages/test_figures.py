@@ -126,7 +126,7 @@ def test_runs_are_compared_over_their_epochs() -> None:
     ]
     assert [trace["y"] for trace in figure["data"][:2]] == [[0.1, 0.2], [50.0, 50.0]]
     assert len({trace["line"]["color"] for trace in figure["data"]}) == 2
-    assert figures.compare(spec(), compared)["note"] == "The latest 6 of 9 runs."
+    assert figures.compare(spec(), compared)["note"] == "Showing the latest 6 of 9 runs."
     assert figures.compare(spec(), [(row(), [])])["data"] == []
 
 

@@ -222,9 +222,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     optimizer.start_trial("job")
     page = client.get("/job/job").text
     assert "1 of 3 baselines completed; the target for val_acc will be learned from them" in page
-    assert "trains to its own end, like a run without Zeus; 3 baselines set the target" in unescape(
-        page
-    )
+    assert "runs to completion, as without Zeus; 3 baselines set the target" in unescape(page)
     assert "batch size failed" not in page
     assert "<p>val_acc has no value yet</p>" in page
     assert "<td>not learned yet</td>" in page
@@ -242,7 +240,8 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
         optimizer.report("job", number, report(1, metric=0.7))
         optimizer.end_trial("job", number, "completed")
     page = client.get("/job/job").text
-    assert "val_acc to 0.7, as learned from runs of the default, in at most 10 epochs" in page
+    learned = "as learned from runs with the default batch size"
+    assert f"val_acc to 0.7, {learned}, in at most 10 epochs" in page
     assert "target 0.7" in client.get("/job/job/trial/3").text
     assert len(client.get("/job/job/trial/3/figures").json["run"]["layout"]["shapes"]) == 1
 
@@ -253,7 +252,7 @@ def test_an_exhausted_job_says_why(client: FlaskClient) -> None:
         optimizer.start_trial("job", None)
         optimizer.end_trial("job", number, "diverged")
     page = client.get("/job/job").text
-    assert "<h2>The only batch size failed: 1 diverged</h2><p>Register another job_id" in page
+    assert "<h2>The only batch size failed: 1 diverged</h2><p>Use another job_id" in page
     assert 'class="state exhausted"' in client.get("/").text
 
 

@@ -216,7 +216,7 @@ def test_a_job_on_two_kinds_of_hardware_shows_them_side_by_side(
         "on 1 \N{MULTIPLICATION SIGN} Fake GPU"
     )
     expect(page.locator(".figure", has_text="of a run").first).to_contain_text(
-        "On 1 \N{MULTIPLICATION SIGN} Fake GPU, the latest hardware."
+        "Shows only the latest hardware, 1 \N{MULTIPLICATION SIGN} Fake GPU."
     )
 
 

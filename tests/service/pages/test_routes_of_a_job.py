@@ -59,7 +59,7 @@ def test_a_job_that_spends_more_than_its_default_says_so(client: FlaskClient) ->
     register(policy="zeus", mab_num_explorations=1)
     converge(3.6e6, 5.4e6)
     text = text_of(client, "/job/job")
-    assert "Spent beyond the default 500 Wh 25 % more energy, 30.0 min more training" in text
+    assert "Spent more than the default 500 Wh 25 % more energy, 30.0 min more training" in text
 
 
 def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
@@ -115,7 +115,7 @@ def test_a_job_without_a_batch_size_left_says_how_many_were_not_tried(client: Fl
     optimizer.start_trial("job")
     optimizer.end_trial("job", 1, "out_of_memory")
     text = text_of(client, "/job/job")
-    assert "No batch size is left to try: 1 ran out of memory, 2 were not triedRegister" in text
+    assert "No batch size is left to try: 1 ran out of memory, 2 were not triedUse another" in text
     assert "All 3 batch sizes failed" not in text
     assert "No batch size is left to try; the latest run: out of memory" in text_of(client, "/")
 
@@ -125,4 +125,4 @@ def test_a_job_whose_batch_sizes_were_all_tried_says_that_all_failed(client: Fla
     for number in (1, 2):
         optimizer.start_trial("job")
         optimizer.end_trial("job", number, "out_of_memory")
-    assert "All 2 batch sizes failed: 2 ran out of memoryRegister" in text_of(client, "/job/job")
+    assert "All 2 batch sizes failed: 2 ran out of memoryUse another" in text_of(client, "/job/job")

@@ -67,7 +67,7 @@ def test_the_page_lists_the_runs_that_all_words_fit(app: Flask) -> None:
     assert listed("since:9999-01-01") == []
     assert listed(f"batch_size:{optimizer.get_trial('job', 4).batch_size} outcome:running") == [4]
     page = client.get("/job/job?q=cheap").text
-    assert "Ignored, not a filter: cheap. Use filters such as cost&gt;2.5kWh" in page
+    assert "Ignored cheap: not a filter. Use filters such as cost&gt;2.5kWh" in page
 
 
 @given(st.text() | st.lists(st.sampled_from(["cost>", "since:", "1", "J", "-", " "])).map("".join))

@@ -97,10 +97,10 @@ def test_the_ticks_of_the_valley_are_round(window: tuple[float, float], ticks: l
     ("best", "changes", "title"),
     [
         (8, {}, "8 costs 75 % less than the default 32"),
-        (32, {}, "The default, 32, costs least so far"),
-        (64, {}, "64 costs least so far"),  # by what its failed runs add to the default's
+        (32, {}, "The default, 32, costs the least so far"),
+        (64, {}, "64 costs the least so far"),  # by what its failed runs add to the default's
         (None, {}, ""),
-        (8, {"arms": [ArmEstimate(8, 1, 9.0, 1.0, "alive")]}, "8 costs least so far"),
+        (8, {"arms": [ArmEstimate(8, 1, 9.0, 1.0, "alive")]}, "8 costs the least so far"),
     ],
 )
 def test_the_title_of_the_valley_says_what_it_shows(
@@ -151,7 +151,7 @@ def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs()
     assert traces["converged"]["y"] == [None, 100.0]
     assert lines["stop limit"]["y0"] == 400.0
     note = figures.valley(two, rows)["note"]
-    assert note == "On 1 \N{MULTIPLICATION SIGN} Other, the latest hardware."
+    assert note == "Shows only the latest hardware, 1 \N{MULTIPLICATION SIGN} Other."
     (trace,) = figures.costs(two, rows)["data"]
     assert trace["y"] == [None, 9000.0 / 3600, 100.0 / 3600]
 
@@ -159,6 +159,6 @@ def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs()
 def test_what_was_left_out_is_said() -> None:
     rows = [row(trial_number=number) for number in range(1, POINTS + 1)]
     for draw in (figures.valley, figures.costs):
-        assert draw(job(trials=5000), rows)["note"] == "The latest 1,000 of 5,000 runs."
+        assert draw(job(trials=5000), rows)["note"] == "Showing the latest 1,000 of 5,000 runs."
         assert draw(job(trials=5000), rows[:2])["note"] == ""  # others are in flight or withdrawn
         assert draw(job(trials=0), [])["note"] == "No run has ended yet."

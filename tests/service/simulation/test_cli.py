@@ -237,7 +237,7 @@ def test_a_cluster_without_the_workload_says_which_it_has(traces: Path, tmp_path
     path = tmp_path / "groups.csv"
     path.write_text("group,start_time,end_time,dataset,runtime_ratio\na,0,1,squad,1\n")
     error = the_error(f"--traces={traces}", *LETTERS, f"--cluster={path}")
-    assert error.endswith("no group trains these workloads, only squad")
+    assert error.endswith("no group trains these workloads; name one of squad")
 
 
 def test_a_table_is_overwritten_but_not_by_a_command_that_fails(tmp_path: Path) -> None:
