@@ -55,7 +55,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
         target_metric: Value of `monitor` that ends the training. Default: the registered job's; if
             it has none, the target is learned from baselines: the first runs train as the program
-            stands, with the default batch size to their own end.
+            stands, with the default batch size, to completion.
         baseline_runs: Baselines that the target is learned from, 2 to 20. Default: the job's,
             else 3.
         monitor: A metric the module logs in validation. Default: the registered job's, else the

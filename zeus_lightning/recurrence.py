@@ -39,7 +39,7 @@ class Recurrence(ShowsTrial):
     Args:
         url: The service. Default: `$ZEUS_SERVER_URL`.
         target_metric: Value of the metric that ends the training. Default: the registered job's; if
-            it has none, it is learned from baselines, which run to the loop's own end.
+            it has none, it is learned from baselines, for which the loop runs to completion.
         baseline_runs: As for `ZeusBSOCallback`.
         batch_sizes: The batch sizes to choose from, over all ranks. Default: `default_batch_size`
             times 2**-3 to 2**3.

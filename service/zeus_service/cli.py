@@ -252,12 +252,16 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 
 
 @main.command()
-@click.option("--older-than-days", required=True, type=click.FloatRange(0))
+@click.option(
+    "--older-than-days",
+    required=True,
+    type=click.FloatRange(0),
+    help="Delete the reports of trials that ended more than this many days ago.",
+)
 def prune(older_than_days: float) -> None:
     """Delete old reports, and rows of deleted jobs.
 
-    Reports are old if their trial ended more than --older-than-days ago. Trials and what was
-    learned are kept. Safe while the service runs.
+    Trials and what was learned are kept. Safe while the service runs.
     """
     from zeus_service import maintenance
 

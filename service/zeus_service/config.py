@@ -61,25 +61,25 @@ class Config(BaseModel):
     """The settings: `load_config` reads each from the variable `ZEUS_BSO_...` of its name.
 
     Args:
-        database_url: SQLAlchemy URL: `sqlite:///...`, `postgresql://...` or `mysql://...` (MariaDB
-            too). A relative SQLite path is relative to the current directory. Default: one SQLite
-            file in the user's data directory.
+        database_url: SQLAlchemy URL: `sqlite:///...`, `postgresql://...`, or `mysql://...` for
+            MySQL and MariaDB. A relative SQLite path is relative to the current directory.
+            Default: one SQLite file in the user's data directory.
         database_password: Password to insert into the URL, without escapes.
         token: Bearer tokens that may read and write, separated by commas, so that they can be
             rotated: add the new one, distribute it, remove the old one. Printable ASCII without
             blanks, at least 16 characters. Default: requests need no token, and the service
             listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
-        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Whoever reaches the
-            network may then do anything, and so may any browser inside it.
-        allowed_hosts: Names of the service in addition to those of loopback, separated by commas.
-            Default: any name, but of loopback only if the service listens there without a token.
-        currency: Of both prices, such as `EUR`; pages write it before an amount.
+        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Anyone who can reach
+            the network then has full access, and so has any web page that a browser in it shows.
+        allowed_hosts: Names of the service in addition to loopback names, separated by commas.
+            Default: any name if a token or `insecure` is set, otherwise only loopback names.
+        currency: Currency of both prices, such as `EUR`; pages show it before an amount.
         price_per_kwh: Price of one kWh; shows savings as money.
         price_per_gpu_hour: Price of one hour of one GPU; shows savings as money.
-        carbon_intensity: Grams of CO2 equivalent for each kWh, for what was saved.
+        carbon_intensity: Grams of CO2 equivalent per kWh; shows savings as CO2e.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
-        log_format: `text`, or `json` for one JSON object a line.
+        log_format: `text`, or `json` for one JSON object per line.
     """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # it may be a secret

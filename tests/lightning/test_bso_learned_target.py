@@ -97,7 +97,7 @@ def test_a_baseline_that_runs_while_the_target_is_learned_goes_on(service: Servi
 def test_a_baseline_that_is_interrupted_and_resumed_is_one(
     service: ServiceProcess, tmp_path: Path, meanwhile: int
 ) -> None:
-    """And it trains on to its own end, also if the target has been learned meanwhile."""
+    """And it trains to completion, even if the target has been learned meanwhile."""
     job = new_job()
     baselines(service, job, 0.9, 0.92)
     saver = ModelCheckpoint(tmp_path, "first")

@@ -19,7 +19,14 @@ from zeus_lightning.recur.service import OwnService
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--recurrences", default=10, show_default=True, type=click.IntRange(1), metavar="N")
+@click.option(
+    "--recurrences",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of recurrences to run.",
+)
 @click.option(
     "--observe", is_flag=True, help="Run only control trials, with the default batch size."
 )

@@ -65,7 +65,7 @@ class Try:
 
     @property
     def has_converged(self) -> bool:
-        """Whether it reached the target, or as a baseline its own end."""
+        """Whether it reached the target, or completed as a baseline."""
         return self.outcome in ("converged", "completed")
 
     @property

@@ -131,7 +131,7 @@ class TrialStart(Message):
     """A trial was started: train with this batch size, and send `generation` with each call.
 
     Args:
-        target_metric: What it trains to; null for a baseline, which trains to its own end.
+        target_metric: What it trains to; null for a baseline, which trains to completion.
     """
 
     job_id: str
@@ -255,8 +255,8 @@ class Job(JobSummary):
         next_trial: Null before the first start.
         hardware: All hardware that it has used; the latest comes last.
         target_metric: What its runs train to, given or learned; null until it is known.
-        completed_baselines: Runs of the default that have trained to their own end, from which a
-            target is learned.
+        completed_baselines: Runs with the default batch size that have trained to completion, from
+            which a target is learned.
     """
 
     spec: JobSpec

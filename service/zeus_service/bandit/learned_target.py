@@ -1,7 +1,7 @@
 """The target of a job that was given none: what the next run of the default probably reaches.
 
-It is learned from the best values of the job's baselines, which are runs of the default batch size
-to their own end. The target is a one-sided prediction bound: if the best values are independent and
+It is learned from the best values of the job's baselines, which train with the default batch size
+to completion. The target is a one-sided prediction bound: if the best values are independent and
 normal, the best value of the next such run reaches it with a probability of 90 %.
 
 Source: Hahn and Meeker, "Statistical Intervals", 1991, section 4.8: for one future observation.

@@ -13,7 +13,7 @@ results by themselves; `inconclusive` says when one counts as a result."""
 
 NO_RESULT: frozenset[Outcome] = RESUMABLE | {"withdrawn", "completed"}
 """Outcomes that are not results. `withdrawn`: no run has trained. `completed`: a baseline has
-trained to its own end."""
+trained to completion."""
 
 FINAL: frozenset[Outcome] = frozenset(get_args(Outcome)) - RESUMABLE
 """The others: later reports are refused."""

@@ -83,7 +83,7 @@ class JobSpec(BaseModel):
 
     Args:
         target_metric: What its runs train to; None until it is learned from baselines, which train
-            with the default batch size to their own end. `learned_target` describes how.
+            with the default batch size to completion. `learned_target` describes how.
         baseline_runs: Baselines that must complete before the target is learned.
         batch_size_scope: What a batch size counts. `global`: the samples of an optimizer step, over
             all devices. `per_device`: the samples of one device, so that every trial must use the

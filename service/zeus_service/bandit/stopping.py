@@ -72,7 +72,7 @@ def decide(
         max_power_w: MaxPower of the run's hardware, in watts.
         previous_cost: Cost in joules at the previous report; 0 at the first.
         cost_bound: Early-stop bound in joules, or None for no bound.
-        is_baseline: Whether the run trains to its own end, from which the target is learned.
+        is_baseline: Whether the run trains to completion, so that the target is learned from it.
 
     Source: Zeus (You, Chung, Chowdhury, NSDI 2023), section 4, for the bound.
     """

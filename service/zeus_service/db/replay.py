@@ -1,7 +1,8 @@
 """Ends that change, so that their job is replayed: trials that run again, and baselines.
 
-A baseline is a run of the default to its own end, and its job learns the target from some of these.
-Those that have reached it end there afterwards, as if it had been known: nothing is measured twice.
+A baseline is a run with the default batch size that trains to completion; its job learns the target
+from some of these. Those that have reached it end there afterwards, as if it had been known:
+nothing is measured twice.
 
 What changes a job is called with the job's row locked.
 """

@@ -85,7 +85,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     failures: Mapped[int]
     """Latest ends in a row that neither converged nor completed, without withdrawn trials."""
     completed_baselines: Mapped[int]
-    """Baselines that trained to their own end. The last one needed sets the specification's
+    """Baselines that trained to completion. The last one needed sets the specification's
     `target_metric`, which is null until then."""
     saved_energy_j: Mapped[float | None]
     """Sum over the job's eras; null while nothing is known of the default's cost."""

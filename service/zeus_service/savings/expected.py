@@ -3,9 +3,9 @@
 **The expectation** is the mean of the job's own runs of the default that converged, at the GPUs'
 default power limit (see `power.py`). If others were stopped early, those that converged are the
 cheaper ones: the mean is corrected by the share that was stopped (see `lognormal.py`). The error
-follows from Student's t distribution of the logarithm. The noise is the deviation between runs of
-one batch size, pooled over all batch sizes, since the default may have run once only; a weak prior,
-`PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until runs have been repeated.
+follows from Student's t distribution of the logarithm. The noise is the deviation between runs with
+the same batch size, pooled over all batch sizes, because the default may have run only once. A weak
+prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until a batch size has run again.
 
 **Before the first run of the default**, the policy's estimate of its cost is the expectation;
 joules and seconds follow from it by their ratio to the cost in runs of the nearest batch size. If
