@@ -52,7 +52,7 @@ def emissions_and_price(energy_j: float) -> str:
     text = ""
     for name, unit, scale in (
         ("ZEUS_CARBON_INTENSITY", "kg CO2e", 1e-3),  # from grams
-        ("ZEUS_PRICE_PER_KWH", "for electricity (at $ZEUS_PRICE_PER_KWH)", 1.0),
+        ("ZEUS_PRICE_PER_KWH", "for electricity at $ZEUS_PRICE_PER_KWH", 1.0),
     ):
         rate = os.environ.get(name, "")
         if not rate:

@@ -19,7 +19,9 @@ from zeus_lightning.errors import ZeusConfigError
 TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
-_REFUSED = "start it with `zeusd serve --enable gpu-control,gpu-read`"
+_REFUSED = (
+    "set ZEUSD_TOKEN if it requires a token, or start it with `--enable gpu-control,gpu-read`"
+)
 
 
 class ZeusdError(Exception):

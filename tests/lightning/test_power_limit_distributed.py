@@ -211,7 +211,7 @@ def test_without_power_control_or_a_gpu_on_one_rank_neither_sets_a_limit(
         assert rank["error"] is None
         assert rank["limits_w"] == [250] * 80
     (warned,) = first["warnings"]
-    assert warned.startswith("zeus: rank 1: ")
+    assert warned.startswith("zeus: power-limit search disabled: rank 1: ")
     assert reason in warned
     assert second["warnings"] == []
 

@@ -98,7 +98,7 @@ def test_tokens_and_groups_that_do_not_allow_it_are_refused_with_a_remedy(
         assert fake_gpus.gpus[0].limit_mw == 300_000
     with (
         FakeZeusd(fake_gpus, address, groups=("gpu-control",)),
-        pytest.raises(ZeusdError, match=r"'gpu-read' is not enabled.*zeusd serve --enable"),
+        pytest.raises(ZeusdError, match=r"'gpu-read' is not enabled.*start it with `--enable"),
     ):
         Zeusd(address).gpu_energy_mj(0)
 

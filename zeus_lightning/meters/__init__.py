@@ -204,7 +204,7 @@ def _open_gpus(meter: str, gpus: list[str], device: torch.device | None) -> Ener
     if cuda is None:
         raise ZeusConfigError(
             f"meter={meter!r} measures the {maker} GPU of this run, but the run trains on "
-            f'{device or "the CPU"}; pass meter="auto"'
+            f'{device or "the CPU"}; pass meter="auto", or name the GPUs: meter="{kind}:0"'
         )
     import torch
 

@@ -61,7 +61,8 @@ class GpuLimit:
                 self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
             except ZeusdError as error:
                 raise ZeusPowerError(
-                    f"cannot set a power limit: {error}", {"cause": error.cause}
+                    f"cannot set a power limit of {limit_mw / 1000:g} W on {self._gpu}: {error}",
+                    {"cause": error.cause},
                 ) from error
 
     def check_permission(self) -> None:

@@ -107,7 +107,7 @@ def warn_of_kept(
     are_kept = all(id(each) in ids and each.batch_size for each in used)
     if used and are_kept and passed_source(trainer) is None:
         rank_zero_warn(
-            f"zeus: the loader of {loader_origin(trainer, module)} was built before the callback "
+            f"zeus: {loader_origin(trainer, module)} returned a loader built before the callback "
             f"set {attribute}, so other batch sizes will fail; build it on each call with "
             f"batch_size=self.{attribute}"
         )

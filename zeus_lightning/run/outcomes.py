@@ -24,7 +24,10 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
     if _out_of_time(trainer):
         reason = f"max_time was reached after {epochs}"
         if record.job.target_metric is None:
-            reason += ", so this baseline does not count unless it is resumed; pass a target_metric"
+            reason += (
+                ", so this baseline counts only if it is resumed; if every run ends so, pass a "
+                "target_metric"
+            )
         return "interrupted", reason
     if record.report is None and trainer.should_stop:
         return "interrupted", "another callback stopped training before a validation"

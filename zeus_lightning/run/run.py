@@ -94,7 +94,8 @@ class Run:
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
-                    f"{error.message}; pass require_service=False to train without the service",
+                    f"{error.message}; start it with `zeus-service serve`, or pass "
+                    "require_service=False to train without it",
                     error.fields,
                 ) from None
             self.is_without_service = True

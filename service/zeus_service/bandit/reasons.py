@@ -13,7 +13,7 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
 from zeus_service.units import energy, energy_range, runs
 
-REMEDY = "Use another job_id, with an easier target or other batch sizes."
+REMEDY = "Use another job_id, with an easier target, more epochs or other batch sizes."
 _STATUSES = {
     "not_converged": "missed the target",
     "out_of_memory": "ran out of memory",

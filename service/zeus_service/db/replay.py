@@ -99,7 +99,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     if spec.target_metric is None:
         if len(best) > 1 and len(set(best.values())) == 1:
-            text += ", as in every baseline: vary the seed"
+            text += ", as in every baseline: if the seed is fixed, vary it"
         if job.completed_baselines >= spec.baseline_runs:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="

@@ -74,5 +74,5 @@ def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
 
 def test_a_driver_that_is_not_loaded_is_an_error(fake_gpus: FakeDriver) -> None:
     fake_gpus.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    with pytest.raises(ZeusMeterError, match=r'Driver Not Loaded; install or load .*meter="rapl"'):
+    with pytest.raises(ZeusMeterError, match=r"Driver Not Loaded; install or load .*`nvidia-smi`"):
         NvmlMeter([0])

@@ -40,7 +40,7 @@ def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon:
         limit.check_permission()
         limit.set_mw(150_000)
         assert limit.read_mw() == 150_000
-        with pytest.raises(ZeusPowerError, match=r"set a power limit: .*400") as raised:
+        with pytest.raises(ZeusPowerError, match=r"set a power limit of 301 W.*400") as raised:
             limit.set_mw(301_000)
         assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 150_000]

@@ -114,8 +114,12 @@ def test_without_a_token_only_these_routes_answer(tmp_path: Path) -> None:
 
 
 def test_the_client_says_what_to_do_about_a_token(guarded: ServiceProcess) -> None:
-    for token, status in ((None, 401), ("wrong", 401), (READER, 403)):
-        with pytest.raises(ZeusServiceError, match=rf"HTTP {status}.*\$ZEUS_BSO_TOKEN") as error:
+    for token, status, remedy in (
+        (None, 401, r"set \$ZEUS_BSO_TOKEN"),
+        ("wrong", 401, r"set \$ZEUS_BSO_TOKEN"),
+        (READER, 403, "read-only; use one that may write"),
+    ):
+        with pytest.raises(ZeusServiceError, match=f"HTTP {status}.*{remedy}") as error:
             BSOClient(guarded.url, token).start_trial("job", "key", hardware())
         assert error.value.fields["status"] == status
     BSOClient(guarded.url, NEW).start_trial("job", "key", hardware())

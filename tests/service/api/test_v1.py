@@ -77,7 +77,7 @@ def test_a_job_with_batch_sizes_per_device_keeps_their_number(api: Api) -> None:
     more = {"hardware": {**START["hardware"], "num_devices": 2}}
     body = problem(api("POST", path, more), 409, "job_conflict")
     assert body["differences"] == {"num_devices": {"known": 1, "given": 2}}
-    assert "batch sizes are per device" in body["detail"]
+    assert "Batch sizes are per device" in body["detail"]
 
 
 def test_the_hardware_of_a_start_stands_on_its_trial(api: Api, job: str, trial: str) -> None:

@@ -25,9 +25,9 @@ DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =
     place.classList.contains("js-plotly-plot") || place.closest(".empty, details:not([open])"))"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, for all tests of a process."""
+    """Debian's Chromium; Playwright's event loop must end before another module runs one."""
     if CHROMIUM is None:
         pytest.skip("no Chromium: install Debian's package chromium")
     with sync_playwright() as playwright:
