@@ -229,8 +229,8 @@ def summarize(url: str, console: Console) -> None:
     saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
     estimate, low, high = (round(saved["energy_j"][key]) for key in ("estimate", "low", "high"))
     console.print(
-        f"Saved against the default so far: [bold]{estimate} J[/] (95 % interval: "
-        f"{low} to {high} J), by the job's runs of the default."
+        f"Saved compared with the default so far: [bold]{estimate} J[/] (95 % interval: "
+        f"{low} to {high} J), by the job's runs with the default."
     )
     if low <= 0 <= high:
         console.print(

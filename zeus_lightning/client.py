@@ -149,7 +149,7 @@ class BSOClient:
         return True
 
     def savings(self, job_id: str) -> Json:
-        """What a job has spent, and saved against its default batch size."""
+        """What a job has spent, and saved compared with its default batch size."""
         return self._request("GET", f"{_job(job_id)}/savings")
 
     def check_access(self) -> None:

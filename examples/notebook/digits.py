@@ -256,7 +256,7 @@ plt.show()
 # %%
 savings = get("/savings")
 spent = savings["spent"]["energy_j"]
-expected = savings["hardware"][0]["expected"]["energy_j"]["estimate"]  # of a run of the default
+expected = savings["hardware"][0]["expected"]["energy_j"]["estimate"]  # of a run with the default
 saved = [0.0]
 for trial in (trial for trials in recurrences for trial in trials):
     of_default = expected if trial["outcome"] == "converged" else 0.0
@@ -283,7 +283,7 @@ print(
 # - The default, 128, was an ordinary choice that happened to be expensive for this network, so
 #   exploring paid almost at once. Where the default is close to the best, a job pays for exploring
 #   first, and has little to gain.
-# - The interval follows from the runs of the default. Without control trials it would be much
+# - The interval follows from the runs with the default. Without control trials it would be much
 #   wider: the service has good reason to run the default no more. `zeus-lightning recur --compare`
 #   runs a training script with every other run as a control trial.
 # - With `cpu-estimate` the joules are CPU time at 3.5 W a core: enough to compare runs on one

@@ -1,4 +1,4 @@
-"""What was saved against the default batch sizes: messages of the HTTP API, and what they say.
+"""What was saved compared with the defaults: messages of the HTTP API, and what they say.
 
 Units are as in `messages`. Pages and commands show the same.
 """
@@ -82,7 +82,7 @@ class SavedOnHardware(Hardware):
 
 
 class JobSavings(Message):
-    """What a job has saved against its default batch size at the default power limit.
+    """What a job has saved compared with its default batch size at the default power limit.
 
     Args:
         estimated: Whether any meter of its hardware estimates joules.

@@ -229,7 +229,7 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 @v1.input(Span, location="query")
 @v1.output(savings_report.JobSavings)
 def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
-    """Show what a job has saved against its default batch size."""
+    """Show what a job has saved compared with its default batch size."""
     return savings_report.job_savings(job_id, weeks=query_data.weeks)
 
 

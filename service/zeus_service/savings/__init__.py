@@ -1,1 +1,1 @@
-"""What a job has saved against its default batch size: pure functions over its trials."""
+"""What a job has saved compared with its default batch size: pure functions over its trials."""
