@@ -121,7 +121,7 @@ def test_a_printed_figure_is_as_wide_as_its_card(service: ServiceProcess, open_p
     assert page.evaluate(cut) == 0
 
 
-@pytest.mark.parametrize("width", [1024, 390])
+@pytest.mark.parametrize("width", [1280, 1180, 1024, 390])
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/trial/1"])
 def test_no_table_is_cut_on_a_narrow_screen(
     service: ServiceProcess, open_page: Open, path: str, width: int
