@@ -229,7 +229,7 @@ def summarize(url: str, console: Console) -> None:
     saved = requests.get(f"{path}/savings", timeout=10).json()["saved"]
     estimate, low, high = (round(saved["energy_j"][key]) for key in ("estimate", "low", "high"))
     console.print(
-        f"Saved compared with the default so far: [bold]{estimate} J[/] (95 % interval: "
+        f"Savings compared with the default so far: [bold]{estimate} J[/] (95 % interval: "
         f"{low} to {high} J), by the job's runs with the default."
     )
     if low <= 0 <= high:

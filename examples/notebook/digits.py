@@ -271,7 +271,7 @@ plt.show()
 energy = savings["saved"]["energy_j"]
 print(
     f"The best batch size so far is {job['best_batch_size']}. {RECURRENCES} recurrences have cost "
-    f"{spent:.0f} J, and saved {energy['estimate']:.0f} J against the default batch size of "
+    f"{spent:.0f} J, and saved {energy['estimate']:.0f} J compared with the default batch size of "
     "128\n"
     f"(95 % interval: {energy['low']:.0f} to {energy['high']:.0f} J). Energy is measured by "
     f"{hardware['meter']}{estimated} on {hardware['device_model']}."

@@ -134,7 +134,8 @@ def test_it_prints_each_run_and_a_best_batch_size(
     assert ("Gray: the run missed" in printed) == any(row[3] != "converged" for row in rows)
     assert "A small network is trained 2 times" in printed
     saved = re.search(
-        r"Saved compared with the default so far: (-?\d+) J \(95 % interval: (-?\d+) to (-?\d+) J",
+        r"Savings compared with the default so far: (-?\d+) J "
+        r"\(95 % interval: (-?\d+) to (-?\d+) J",
         printed,
     )
     assert saved

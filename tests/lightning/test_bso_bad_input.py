@@ -299,7 +299,8 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
         error = tried(new_job(), url, Data())
     assert isinstance(error, ZeusServiceUnavailable)
     assert len(calls.bounds_s) == 1  # within two seconds, as `test_client.py` tests
-    for part in (url, "Connection refused", "pass require_service=False"):
+    remedies = ("start it with `zeus-service serve`", "pass require_service=False")
+    for part in (url, "Connection refused", *remedies):
         assert part in str(error)
 
 

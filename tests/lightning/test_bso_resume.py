@@ -268,7 +268,7 @@ def test_a_trial_of_a_deleted_job_or_on_other_hardware_cannot_be_resumed(job: Jo
         assert job.outcomes() == ["withdrawn"]
 
     job.fit((0.1,), After(1, crash))
-    delete_and_resume("trial 2 .*, which the service no longer has")
+    delete_and_resume("trial 2 .*, which this service does not have")
     job.id, job.folder = new_job(), job.folder / "other"
     job.fit((0.1,), After(1, crash))
     bigger = WorkMeter()
@@ -276,7 +276,7 @@ def test_a_trial_of_a_deleted_job_or_on_other_hardware_cannot_be_resumed(job: Jo
     text = r"trial 1 .*, which ran on 1 x steps .*, not 1 x bigger steps"
     with pytest.raises(ZeusConfigError, match=text):
         job.fit((0.9,), ckpt_path=job.after(1), meter=bigger)
-    delete_and_resume("trial 1 .*, which the service no longer has: the job was deleted")
+    delete_and_resume("trial 1 .*, which this service does not have: the job was deleted")
 
 
 def test_a_checkpoint_without_a_trial_is_trained_on_without_one(

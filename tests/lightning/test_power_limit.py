@@ -140,7 +140,7 @@ def test_an_invalid_argument_is_an_error_at_once(arguments: dict[str, Any], mess
     ("arguments", "message"),
     [
         ({"step_w": 201}, "step_w is 201; it must be .* at most 200"),
-        ({"meter": "nvml"}, 'trains on cpu; pass meter="auto"'),
+        ({"meter": "nvml"}, 'trains on cpu; pass meter="auto", or name the GPUs'),
         ({"meter": "cpu-estimate"}, "the meter is cpu-estimate"),
     ],
 )

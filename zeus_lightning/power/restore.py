@@ -271,7 +271,7 @@ def _explain_record_errors() -> Iterator[None]:
     except OSError as error:
         raise ZeusPowerError(
             f"cannot write to {records_folder()}, as restoring power limits after a crash requires "
-            f"({error.strerror}); set XDG_STATE_HOME to a writable folder",
+            f"({error}); set XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

@@ -118,10 +118,10 @@ def default_batch_size(
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
         similar = _similar_names(module if data is None else data)
-        remedies = [f"pass batch_arg_name={name!r}" for name in similar]
-        remedies.append("add one and use it in train_dataloader()")
+        name = repr(similar[0]) if similar else "..., the name of the one it uses"
         raise ZeusConfigError(
-            f"{owner} has no attribute {attribute!r}, and neither do its hparams; {remedies[0]}"
+            f"{owner} has no attribute {attribute!r}, and neither do its hparams; pass "
+            f"batch_arg_name={name}, or add one and use it in train_dataloader()"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]

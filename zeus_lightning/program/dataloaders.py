@@ -79,7 +79,8 @@ def check_loaders(
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build the loader on each call with batch_size=self.{attribute}"
+        f"of {sizes[0]}; build the loader on each call with batch_size=self.{attribute}, or name "
+        "the attribute it uses with batch_arg_name=..."
     )
 
 

@@ -25,8 +25,8 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         reason = f"max_time was reached after {epochs}"
         if record.job.target_metric is None:
             reason += (
-                ", so this baseline counts only if it is resumed; if every run ends so, pass a "
-                "target_metric"
+                ", so this baseline counts only if it is resumed; if every run ends this way, pass "
+                "a target_metric"
             )
         return "interrupted", reason
     if record.report is None and trainer.should_stop:

@@ -121,7 +121,8 @@ class TrialRecord:
             problem = f"which ran on {self.hardware}, not {hardware}"
         elif status is None or status.generation != self.trial.generation:
             problem = (
-                "which the service no longer has: the job was deleted or the database restored"
+                "which this service does not have: the job was deleted, the database restored, or "
+                "the URL is another service's"
             )
         elif status.outcome not in RESUMABLE:
             problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"

@@ -160,11 +160,10 @@ class RunMeter:
     def scope(self) -> str:
         """What is measured and what is left out, in one line."""
         left_out = _LEFT_OUT.get(self._meter.name)
-        text = "estimated energy of " if self._meter.is_estimate else "energy of "
-        text += f"{self._meter.device_model} with {self._meter.name}"
+        text = f"the energy of {self._meter.device_model} with {self._meter.name}"
         text += f"; not included: {left_out}" if left_out else ""
         if self._meter.is_estimate and self._choice == "auto":
-            text += "; run `zeus-lightning doctor` to see why"
+            text += "; `zeus-lightning doctor` shows why no energy counter can be read"
         return text
 
     def breakdown(self, spent: Reading) -> dict[str, float]:

@@ -118,7 +118,7 @@ def savings_summary(found: JobSavings | Savings) -> str:
         text += f"; not yet known for {found.unknown} job{'s' if found.unknown > 1 else ''}"
     if found.estimated:
         (estimated,) = (part for part in found.by_meter if part.estimated)
-        text += f"; energy is estimated for {estimated.jobs} of them"
+        text += f"; energy is estimated for {estimated.jobs} job{'s' if estimated.jobs > 1 else ''}"
     return text
 
 

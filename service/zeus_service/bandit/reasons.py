@@ -107,8 +107,9 @@ def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]
     """The error for a start after all usable batch sizes have failed."""
     arms = policy_of(spec).describe(spec, state, hardware)
     counts = count_failures(arm for arm in arms if arm.batch_size in usable)
-    is_limited = usable != spec.batch_sizes
-    limit = " on this many devices" if is_limited else ""
+    limit = ""
+    if usable != spec.batch_sizes:
+        limit = f" among {usable} (divisible by devices times accumulate_grad_batches)"
     return ExhaustedJob(
         f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
     )

@@ -269,7 +269,7 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
     """End running trials of a locked job whose lease has expired, at most `MAX_LOST_AT_ONCE`."""
     for trial in running(session, job, expired=True, limit=MAX_LOST_AT_ONCE):
-        end(session, job, spec, trial, "lost", "nothing was received before its lease expired")
+        end(session, job, spec, trial, "lost", "no report or heartbeat arrived within its lease")
 
 
 def end(

@@ -151,7 +151,8 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     if default not in sizes:
         raise SimulationError(
             f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: the default batch "
-            f"size {default} lacks runs or power data; sizes with both: {sizes}"
+            f"size {default} needs runs ({train} has {sorted(runs)}) and power data ({power} has "
+            f"{sorted(epochs)})"
         )
     if default != recipe.default_batch_size:
         click.echo(

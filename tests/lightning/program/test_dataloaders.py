@@ -302,12 +302,12 @@ def test_a_batch_size_that_setup_divides_among_the_devices_is_set_and_restored(
     assert trained == [(16, {8}), (8, {4})]
 
 
-def test_one_that_uses_what_setup_has_set_is_refused_unless_that_attribute_is_named(
+def test_one_that_uses_what_setup_has_set_is_refused_with_the_argument_that_helps(
     service: ServiceProcess,
 ) -> None:
     job, sizes = new_job(), {"batch_sizes": [4, 8], "default_batch_size": 4}
     other = {"batch_arg_name": "batch_size"}
-    with pytest.raises(ZeusConfigError, match="build the loader on each call"):
+    with pytest.raises(ZeusConfigError, match="or name the attribute it uses with batch_arg_name"):
         trainer(zeus(service.url, job_id=job, **sizes, **other)).fit(Net(), LikeHydraTemplate())
     net, helped = Net(), {"batch_arg_name": "batch_size_per_device"}
     trainer(zeus(service.url, job_id=job, **sizes, **helped)).fit(net, LikeHydraTemplate())

@@ -69,12 +69,14 @@ def test_the_default_is_at_most_what_the_gpu_holds(traces: Path) -> None:
     assert read.default_batch_size == 32
 
 
-@pytest.mark.parametrize("name", [TRAIN, POWER])
-def test_a_default_without_runs_or_power_data_is_an_error(traces: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "left"), [(TRAIN, "runs"), (POWER, "power data")])
+def test_a_default_without_runs_or_power_data_is_an_error(
+    traces: Path, name: str, left: str
+) -> None:
     without(traces / name, "letters,net,sgd,16,")
     error = the_error(traces)
-    assert "the default batch size 16 lacks runs or power data" in error
-    assert "sizes with both: [8, 32]" in error
+    assert "the default batch size 16 needs runs" in error
+    assert f"{left} ({traces / name} has [8, 32])" in error
 
 
 @pytest.mark.parametrize("name", [TRAIN, POWER])
@@ -91,13 +93,13 @@ def test_an_unknown_gpu_is_reported_with_the_file_that_it_lacks(traces: Path) ->
 def test_an_unknown_workload_has_neither_runs_nor_power_data(traces: Path, field: str) -> None:
     error = the_error(traces, recipe=RECIPE._replace(**{field: "unheard-of"}))
     assert "unheard-of" in error
-    assert "sizes with both: []" in error
+    assert f"runs ({traces / TRAIN} has []) and power data ({traces / POWER} has [])" in error
 
 
 def test_a_target_that_was_not_recorded_has_no_runs(traces: Path) -> None:
     error = the_error(traces, recipe=RECIPE._replace(target_metric=0.9))
     assert "letters/net/sgd with the target 0.9" in error
-    assert "sizes with both: []" in error
+    assert f"runs ({traces / TRAIN} has []) and power data ({traces / POWER} has [8," in error
 
 
 def test_a_target_that_is_never_reached_is_told(traces: Path) -> None:
