@@ -209,7 +209,7 @@ def test_a_batch_size_has_its_expected_cost_and_the_mean_of_its_runs(client: Fla
     assert re.findall(">(expected cost|measured mean)</th>", page) == [
         *("expected cost", "measured mean"),
     ]
-    assert '<td class="n lesser">200 J</td>' in page
+    assert '<td class="n mean lesser">200 J</td>' in page
 
 
 @pytest.mark.parametrize("policy", POLICIES)
