@@ -177,7 +177,7 @@ def tried(
         (
             LightningDataModule.from_datasets(Data().samples, batch_size=8),
             {},
-            "has no attribute 'batch_size', and neither do its hparams; pass batch_arg_name=..., the name",
+            "and neither do its hparams; pass batch_arg_name=..., the name of the one it uses, or",
         ),
         (
             Data(),
