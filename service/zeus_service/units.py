@@ -22,15 +22,14 @@ def energy(value: float | None) -> str:
 
 
 def energy_range(low: float, high: float) -> str:
-    """Joules from one value to another: `12.3 to 14.5 kWh`, `842 Wh to 1.12 kWh`."""
+    """Joules from one value to another: `12.3 to 14.5 kWh`."""
     return range_with_unit(low, high, ENERGIES)
 
 
 def range_with_unit(low: float, high: float, units: Mapping[str, float]) -> str:
-    """A range in the units that fit its ends, named once if it is the same."""
-    start, end = with_unit(low, units), with_unit(high, units)
-    same = start.split()[-1] == end.split()[-1]
-    return f"{start.split()[0] if same else start} to {end}"
+    """A range in the unit that fits its larger end."""
+    unit, size = fitting_unit(max(low, high, key=abs), units)
+    return f"{significant(low / size)} to {significant(high / size)} {unit}"
 
 
 def with_unit(value: float | None, units: Mapping[str, float]) -> str:

@@ -18,6 +18,7 @@ def test_energies_are_in_the_units_of_bills(value: float | None, text: str) -> N
     assert energy(value) == text
 
 
-def test_a_range_names_a_unit_once_if_it_can() -> None:
+def test_a_range_has_the_unit_of_its_larger_end() -> None:
     assert energy_range(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
-    assert energy_range(3.6e5, 7.2e6) == "100 Wh to 2.00 kWh"
+    assert energy_range(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
+    assert energy_range(-7.2e6, 9.0e4) == "-2.00 to 0.0250 kWh"

@@ -74,12 +74,13 @@ class TrialRecord:
             f"{self} with batch size {self.trial.batch_size} ended as {self.outcome}: "
             f"{self.reason.rstrip('.')}"
         )
-        if self.report is not None:
+        if self.report is not None and self.cost_j is not None:
             text += (
                 f" ({self.job.monitor} {self.report.metric:.6g} after "
                 f"{epochs_text(self.report.epoch)}, "
-                f"{self.report.time_s:.1f} s, {self.report.energy_j:.1f} J"
-                f"{' (estimated)' if self.hardware.estimated else ''}, cost {self.cost_j:.1f} J)"
+                f"{self.report.time_s:.1f} s, {energy_text(self.report.energy_j)}"
+                f"{' (estimated)' if self.hardware.estimated else ''}, "
+                f"cost {energy_text(self.cost_j)})"
             )
         return text
 
@@ -186,6 +187,14 @@ class TrialRecord:
 def epochs_text(epochs: int) -> str:
     """A number of epochs, in words."""
     return "1 epoch" if epochs == 1 else f"{epochs} epochs"
+
+
+def energy_text(joules: float) -> str:
+    """An energy or a cost in the units in which the service gives its reasons."""
+    for unit, size_j in (("MWh", 3.6e9), ("kWh", 3.6e6), ("Wh", 3.6e3)):
+        if joules >= size_j:
+            return f"{joules / size_j:,.2f} {unit}"
+    return f"{joules:.1f} J"
 
 
 class ShowsTrial:
