@@ -9,6 +9,7 @@ ENERGIES = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
 """Units of bills, in joules."""
 DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 NONE = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 
 
 def runs(count: int) -> str:
@@ -53,4 +54,4 @@ def significant(value: float) -> str:
     if abs(value) >= 1e15 or abs(value) < 1e-4:
         return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
+    return f"{value:,.{digits}f}".replace("-", MINUS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from zeus_service.units import NONE, energy, energy_range
+from zeus_service.units import MINUS, NONE, energy, energy_range
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 J"), (0.5, "0.500 J"), (3599.0, "3,599 J"), (-9.0e4, "-25.0 Wh"), (3.6e6, "1.00 kWh"),
-     (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"),
+    [(0, "0 J"), (0.5, "0.500 J"), (3599.0, "3,599 J"), (-9.0e4, f"{MINUS}25.0 Wh"),
+     (3.6e6, "1.00 kWh"), (4.44e9, "1.23 MWh"), (3.6e13, "10,000 MWh"),
      (None, NONE), (math.inf, NONE)],
 )  # fmt: skip
 def test_energies_are_in_the_units_of_bills(value: float | None, text: str) -> None:
@@ -21,4 +21,4 @@ def test_energies_are_in_the_units_of_bills(value: float | None, text: str) -> N
 def test_a_range_has_the_unit_of_its_larger_end() -> None:
     assert energy_range(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
     assert energy_range(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
-    assert energy_range(-7.2e6, 9.0e4) == "-2.00 to 0.0250 kWh"
+    assert energy_range(-7.2e6, 9.0e4) == f"{MINUS}2.00 to 0.0250 kWh"

@@ -19,6 +19,7 @@ from zeus_service.savings.report import Estimate
 from zeus_service.units import (
     DURATIONS,
     ENERGIES,
+    MINUS,
     NONE,
     energy,
     energy_range,
@@ -42,7 +43,7 @@ def money(value: float, currency: str) -> str:
     shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
     if value and abs(value) < 0.1:
         shown = significant(value)
-    return f"{currency} {shown}"
+    return f"{currency} {shown.replace('-', MINUS)}"
 
 
 def seconds(value: float | None) -> str:

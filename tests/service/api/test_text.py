@@ -15,7 +15,7 @@ from zeus_service.bandit.policy import ArmEstimate
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0 s"), (1.234, "1.23 s"), (59.96, "60.0 s"), (61, "1.02 min"), (3600, "1.00 h"),
-     (-4980, "-1.38 h"), (90000, "1.04 d"), (None, shown.NONE)],
+     (-4980, "\N{MINUS SIGN}1.38 h"), (90000, "1.04 d"), (None, shown.NONE)],
 )  # fmt: skip
 def test_seconds(value: float | None, text: str) -> None:
     assert shown.seconds(value) == text
@@ -34,7 +34,7 @@ def test_other_texts() -> None:
 def test_money_has_its_currency_and_as_many_digits_as_say_something() -> None:
     amounts = (0.0, 0.00123, 1.556, -12.5, 12345.6)
     assert [shown.money(value, "EUR") for value in amounts] == [
-        *("EUR 0.00", "EUR 0.00123", "EUR 1.56", "EUR -12.50", "EUR 12,346"),
+        *("EUR 0.00", "EUR 0.00123", "EUR 1.56", "EUR \N{MINUS SIGN}12.50", "EUR 12,346"),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Request
 from service.api.wires import Api, report
 from service.jobs import START, spec_json
 from service.pages.conftest import DRAWN
@@ -42,15 +42,18 @@ def test_an_open_page_asks_at_most_20_times_a_minute_for_a_run_in_flight(
     page.goto(f"{url}{path}")
     page.clock.run_for(1000)
     wait_until(lambda: page.evaluate(DRAWN), page.content)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    asked: list[Request] = []
+    ended: list[Request] = []
+    page.on("request", lambda request: asked.append(request))
+    for end in ("requestfinished", "requestfailed"):
+        page.on(end, lambda request: ended.append(request))
     for second in range(60):
         if second % 2:
             body = report(2 + second // 2, metric=0.1)
             answer = api("POST", "/jobs/job/trials/2/reports", body)
             assert answer.ok, answer.text
         page.clock.run_for(1000)
-        page.wait_for_load_state("networkidle")
+        wait_until(lambda: page.evaluate(DRAWN) and set(asked) <= set(ended), page.content)
     page.close()
     assert 5 <= len(asked) <= PER_MINUTE
 
