@@ -44,7 +44,7 @@ def emissions_and_price(energy_j: float) -> str:
     """The CO2e and the price of some joules, by the rates per kWh that the environment has.
 
     Returns:
-        Such as `, 0.0012 kg CO2e, 0.00094 at $ZEUS_PRICE_PER_KWH`; empty without rates.
+        Such as `, 0.0012 kg CO2e, 0.00094 for electricity`; empty without rates.
 
     Raises:
         ZeusConfigError: A rate is not a finite number, or is negative.
@@ -52,7 +52,7 @@ def emissions_and_price(energy_j: float) -> str:
     text = ""
     for name, unit, scale in (
         ("ZEUS_CARBON_INTENSITY", "kg CO2e", 1e-3),  # from grams
-        ("ZEUS_PRICE_PER_KWH", "for electricity at $ZEUS_PRICE_PER_KWH", 1.0),
+        ("ZEUS_PRICE_PER_KWH", "for electricity", 1.0),
     ):
         rate = os.environ.get(name, "")
         if not rate:

@@ -197,7 +197,7 @@ def end_trial(
         job_id: The job.
         trial_number: The trial.
         outcome: How it ended; `completed` may become `converged`: see `complete_baseline`.
-        reason: For a person.
+        reason: For a person; a baseline that completed gets its own.
         generation: Its generation, if that is known.
         before_report: End it only while it has no report with this sequence number.
 
@@ -226,7 +226,7 @@ def end_trial(
     if trial.outcome is not None:
         revive(session, job, spec, trial)
     if completes:
-        complete_baseline(session, job, spec, trial, reason)
+        complete_baseline(session, job, spec, trial)
     else:
         jobs.end(session, job, spec, trial, outcome, reason)
     session.flush()

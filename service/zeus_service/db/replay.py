@@ -80,7 +80,7 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     job.updated_at = unix_now()
 
 
-def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, reason: str) -> None:
+def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """End a locked job's baseline, whose training has ended by itself; it has reported.
 
     While the job has no target, the last baseline needed sets it. Once the job has a target, all
@@ -107,8 +107,8 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial, r
             if all(spec.reached(rows[0].metric) for rows in reports.values()):
                 text += ", reached by every baseline at its first validation: pass a target_metric"
             else:
-                text += ", which 9 in 10 runs with the default batch size should reach"
-    trial.reason = (f"{text}; {reason}" if reason else text)[:MAX_REASON]
+                text += ", which 9 in 10 runs with the default should reach"
+    trial.reason = text[:MAX_REASON]
     if spec.target_metric is None:
         return
     for baseline in baselines:
@@ -133,7 +133,7 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     baseline.outcome = "converged"
     for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
         setattr(baseline, name, getattr(first, name))
-    baseline.reason = f"{baseline.reason}; target reached in epoch {first.epoch}"[:MAX_REASON]
+    baseline.reason = f"{baseline.reason}; reached in epoch {first.epoch}"[:MAX_REASON]
 
 
 def _replay(session: Session, job: Job, spec: JobSpec) -> None:
