@@ -30,6 +30,7 @@ def train(fabric: Fabric, url: str) -> Recurrence:
         url,
         job_id=os.environ.get("ZEUS_JOB_ID") or f"digits-fabric-{fabric.world_size}",
         target_metric=0.95,
+        monitor="val_acc",
         batch_sizes=[16, 32, 64, 128, 256],
         default_batch_size=64,
         max_epochs=EPOCHS,

@@ -108,8 +108,12 @@ class JobSpec(_Message):
         return "max" if self.higher_is_better else "min"
 
     def is_reached_by(self, metric: float) -> bool:
-        """Whether a value of the monitored metric reaches the target; false for NaN."""
-        if self.target_metric is None:
+        """Whether a value of the monitored metric reaches the target; false for NaN.
+
+        It is also false while the target is unknown, and where nothing has said whether the metric
+        should rise or fall.
+        """
+        if self.target_metric is None or "higher_is_better" in self.omitted:
             return False
         if self.higher_is_better:
             return metric >= self.target_metric

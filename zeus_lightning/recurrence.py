@@ -48,7 +48,7 @@ class Recurrence(ShowsTrial):
         job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
         monitor: The metric's name, which the service shows. Default: the job's, else `metric`.
         mode: `max` if the metric rises to the target, `min` if it falls. Default: the job's, else
-            by the metric's name, else `max`.
+            by the metric's name; an error if neither shows it.
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
@@ -224,7 +224,7 @@ class Recurrence(ShowsTrial):
                 cast("int", max_epochs),
                 self._share,
                 monitor,
-                arguments.mode or mode_of_name(monitor) or "max",
+                arguments.mode or mode_of_name(monitor),
             ),
         )
         self._run = run = Run(

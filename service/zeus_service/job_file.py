@@ -35,9 +35,6 @@ def register(path: Path) -> tuple[str, bool]:
             The message has one line per error, such as `job.yaml:4: seed: must be an integer`.
     """
     values, lines = _read(path)
-    if "monitor" in values and "higher_is_better" not in values:
-        text = "add the line `higher_is_better: true`, or `false` for a metric that falls"
-        raise _errors(path, lines, [(("monitor",), text)])
     try:
         given = Registration.model_validate(values)
         _, new = registration.register_job(

@@ -32,6 +32,7 @@ CHECKPOINT = FOLDER / "checkpoint.json"
 """Of the scenario `endless`, once it trains."""
 JOB = {
     "target_metric": 0.9,
+    "mode": "max",
     "batch_sizes": [8, 16],
     "default_batch_size": 16,
     "max_epochs": 4,

@@ -103,7 +103,7 @@ class BareData(Data):
 class OtherName(BareData):
     def __init__(self) -> None:
         super().__init__()
-        self.train_batch_size, self.eval_batch_size = 8, 8
+        self.train_batch_size, self.tune_batch_size = 8, 8
 
 
 class EarlyData(Data):
@@ -177,7 +177,7 @@ def tried(
         (
             LightningDataModule.from_datasets(Data().samples, batch_size=8),
             {},
-            "and neither do its hparams; pass batch_arg_name=..., the name of the one it uses, or",
+            "and neither do its hparams; pass batch_arg_name=..., what train_dataloader() uses, or",
         ),
         (
             Data(),

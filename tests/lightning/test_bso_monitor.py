@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
-from service_process import ServiceProcess
+from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
 
 from zeus_lightning import ZeusConfigError
@@ -86,7 +86,7 @@ def test_a_metric_may_be_missing_in_the_sanity_check(
     ("module", "data", "monitor", "logged"),
     [
         (Plain, Data, "accuracy", r"\['val_acc'\]"),
-        (ReturnsEarly, Data, "val_ac", r"\['val_acc'\]"),
+        (ReturnsEarly, Data, "valid_acc", r"\['val_acc'\]"),
         (LogsPerLoader, TwoLoaders, "val_acc", ".'val_acc/dataloader_idx_0', "),
         (Net, Data, "accuracy", ".'train_loss', 'val_acc'"),
     ],
@@ -169,7 +169,9 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
 ) -> None:
     job, steps = new_job(), Steps()
     callback = zeus(service.url, job_id=job, monitor=None)
-    with pytest.raises(ZeusConfigError, match=r"pass monitor='val_acc' or monitor='val_loss'$"):
+    with pytest.raises(
+        ZeusConfigError, match=r"pass ZeusBSOCallback monitor='val_acc' or monitor='val_loss'$"
+    ):
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)
     assert outcomes(service.url, job) == []
@@ -181,6 +183,36 @@ def test_if_the_program_names_no_metric_and_logs_none_the_error_says_both(
     message = "names one; no epoch metric was logged either; call self.log"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(zeus(service.url, monitor=None)).fit(LogsNothing(), Data())
+
+
+class LogsElbo(Plain):
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("elbo", -0.5)
+
+
+def test_a_mode_that_nothing_shows_is_an_error_unless_the_job_has_one(
+    service: ServiceProcess,
+) -> None:
+    job, steps = new_job(), Steps()
+    untold = {"job_id": job, "monitor": "elbo", "target_metric": -1.0}
+    with pytest.raises(ZeusConfigError, match="'elbo' should rise or fall is unknown; pass mode="):
+        trainer(zeus(service.url, **untold), steps).fit(LogsElbo(), Data())
+    assert (steps.count, outcomes(service.url, job)) == (0, [])
+    trainer(zeus(service.url, **untold, mode="max")).fit(LogsElbo(), Data())
+    trainer(zeus(service.url, **untold)).fit(LogsElbo(), Data())
+    assert outcomes(service.url, job) == ["converged", "converged"]
+
+
+def test_without_the_service_a_target_in_an_unknown_mode_is_not_looked_for() -> None:
+    steps = Steps()
+    callback = zeus(
+        f"http://127.0.0.1:{free_port()}",
+        monitor="elbo",
+        target_metric=-1.0,
+        require_service=False,
+    )
+    trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
+    assert steps.count == 3 * 8
 
 
 class LogsBatches(Net):
@@ -207,7 +239,7 @@ class LogsBatchesAlone(LogsNothing):
 @pytest.mark.parametrize(
     ("module", "remedy"),
     [
-        (LogsBatches, "pass monitor='val_acc'$"),
+        (LogsBatches, "pass ZeusBSOCallback monitor='val_acc'$"),
         (LogsBatchesAlone, r"on_epoch=True\), and pass monitor=NAME$"),
     ],
 )

@@ -31,6 +31,7 @@ def with_trainer(metric: float = 0.95, **arguments: Any) -> None:
 def in_a_loop(metric: float = 0.95, **arguments: Any) -> None:
     with Recurrence(
         target_metric=0.9,
+        mode="max",
         batch_sizes=[8, 16, 32],
         default_batch_size=16,
         max_epochs=4,

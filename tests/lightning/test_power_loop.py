@@ -163,6 +163,7 @@ def test_beside_a_recurrence_it_has_its_batch_size_eta_and_service(
             service.url,
             job_id=job,
             target_metric=0.9,
+            mode="max",
             batch_sizes=[16],
             default_batch_size=16,
             max_epochs=4,

@@ -30,6 +30,7 @@ def recurrence(service: ServiceProcess, job_id: str | None, **arguments: Any) ->
     defaults: dict[str, Any] = {
         "url": service.url,
         "target_metric": 0.9,
+        "mode": "max",
         "batch_sizes": [8, 16],
         "default_batch_size": 16,
         "max_epochs": 4,
@@ -292,6 +293,16 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
         recurrence(service, job, meter="perpetual"),
     ):
         pass
+
+
+def test_a_loop_must_say_whether_its_metric_rises(service: ServiceProcess) -> None:
+    job = new_job()
+    message = "whether 'metric' should rise or fall is unknown; pass mode='max' or mode='min'"
+    with pytest.raises(ZeusConfigError, match=message), recurrence(service, job, mode=None):
+        pass
+    with recurrence(service, job, mode=None, monitor="val_loss", target_metric=0.2) as run:
+        assert train(run, 0.5, 0.1) == 2
+    assert run.outcome == "converged"
 
 
 def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServiceProcess) -> None:

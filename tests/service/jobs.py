@@ -66,6 +66,7 @@ def spec_json(**changes: Any) -> dict[str, Any]:
         "default_batch_size": 32,
         "target_metric": 0.9,
         "monitor": "val_acc",
+        "higher_is_better": True,
         "max_epochs": 10,
         **changes,
     }

@@ -46,7 +46,7 @@ def end_all(outcome: Any) -> None:
 
 
 REQUIRED = {"batch_sizes": [8, 16], "default_batch_size": 8, "target_metric": 0.9}
-REQUIRED |= {"monitor": "val_acc", "max_epochs": 10}
+REQUIRED |= {"monitor": "val_acc", "higher_is_better": True, "max_epochs": 10}
 
 
 def register_sparse(given: dict[str, Any], **suggested: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ ones or the program's own, by the callback's `batch_size_scope`.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Literal, SupportsIndex
 
@@ -118,10 +119,10 @@ def default_batch_size(
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
         similar = _similar_names(module if data is None else data)
-        name = repr(similar[0]) if similar else "..., the name of the one it uses"
+        name = repr(similar[0]) if similar else "..., what train_dataloader() uses"
         raise ZeusConfigError(
             f"{owner} has no attribute {attribute!r}, and neither do its hparams; pass "
-            f"batch_arg_name={name}, or add one and use it in train_dataloader()"
+            f"batch_arg_name={name}, or write a class that has and uses {attribute!r}"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]
@@ -136,9 +137,9 @@ def default_batch_size(
 
 
 def _similar_names(owner: Any) -> list[str]:
-    """The attributes that may have a batch size, by name and value."""
-    values = vars(owner).items()
-    return [name for name, value in values if "batch_size" in name and is_size(value)]
+    """The attributes that may have a train batch size, by name and value."""
+    found = [name for name, value in vars(owner).items() if "batch_size" in name and is_size(value)]
+    return [name for name in found if not re.search("val|test|pred", name)]
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

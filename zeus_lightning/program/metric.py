@@ -26,8 +26,10 @@ _RISING_ALONE = re.compile(_STAGE + r"top\d+")  # but not in top1_error
 _INVERTING = re.compile("neg|negative|minus|inverse|reduction|improvement|drop|gap")
 
 
-def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tuple[str | None, Mode]:
-    """The metric to monitor, or None, and its mode: those given, else the Trainer's.
+def monitor_of(
+    trainer: Trainer, monitor: str | None, mode: Mode | None
+) -> tuple[str | None, Mode | None]:
+    """The metric to monitor and its mode, each None if unknown: those given, else the Trainer's.
 
     They come from the first `EarlyStopping` that names a metric, or else `ModelCheckpoint`; a mode
     that neither gives, from the metric's name.
@@ -42,7 +44,14 @@ def monitor_of(trainer: Trainer, monitor: str | None, mode: Mode | None) -> tupl
     if monitor is None and found:
         monitor = found[0][0]
     usual = None if monitor is None else mode_of_name(monitor)
-    return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual or "max"
+    return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual
+
+
+def unknown_mode(monitor: str) -> ZeusConfigError:
+    """The error of a program that does not say whether its metric rises, if its job does not."""
+    return ZeusConfigError(
+        f"whether {monitor!r} should rise or fall is unknown; pass mode='max' or mode='min'"
+    )
 
 
 def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
@@ -69,7 +78,7 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
         for name in names
         if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
     ]
-    remedy = "pass " + " or ".join(f"monitor={name!r}" for name in offered)
+    remedy = "pass ZeusBSOCallback " + " or ".join(f"monitor={name!r}" for name in offered)
     if not offered:
         remedy = (
             "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "

@@ -73,9 +73,10 @@ class Try:
         """How it ended, as the predicate of a sentence."""
         if self.result == "failed" and self.outcome in FAILED:
             return f"ended as {self.outcome}"
+        text = f"{self.outcome}, but " if self.has_converged else ""
         if self.exit_code < 0:
-            return f"was killed by signal {-self.exit_code}"
-        return f"ended with exit status {self.exit_code}"
+            return f"{text}was killed by signal {-self.exit_code}"
+        return f"{text}ended with exit status {self.exit_code}"
 
     def __str__(self) -> str:
         """The try and its end, for what stopped the driver."""

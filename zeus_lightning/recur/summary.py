@@ -54,7 +54,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     unmeasured = sum(not _measured([each]) for each in tries)
     if unmeasured == len(tries):
         return None
-    names = ("", "converged", "tries", "J", "s", "cost (J)")
+    names = ("", "succeeded", "tries", "J", "s", "cost (J)")
     title = "Mean per recurrence, including all its tries"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
@@ -103,7 +103,10 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
             event = "the baselines have set the target"
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
-    yield f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval):"
+    yield (
+        f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval; "
+        "negative: it used more):"
+    )
     for name, field, unit in (
         ("energy", "energy_j", "J"),
         ("time", "time_s", "s"),

@@ -141,7 +141,13 @@ class JobArguments:
         return self.spec(name, default, max_epochs, share, monitor, mode)
 
     def spec(
-        self, name: str, default: int, max_epochs: int, share: int, monitor: str | None, mode: Mode
+        self,
+        name: str,
+        default: int,
+        max_epochs: int,
+        share: int,
+        monitor: str | None,
+        mode: Mode | None,
     ) -> JobSpec:
         """Make the job of these arguments.
 
@@ -152,12 +158,12 @@ class JobArguments:
                 has a limit.
             share: What each batch size is divided by, such as the number of devices.
             monitor: The metric; None: only a registered job has one.
-            mode: Whether it rises or falls to the target.
+            mode: Whether it rises or falls to the target; None: only a registered job says so.
 
         Raises:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
-        if monitor is not None and mode_of_name(monitor) not in (None, mode):
+        if monitor is not None and mode is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
                 f"{'fall' if mode == 'max' else 'rise'}; if so, pass mode={mode_of_name(monitor)!r}"
@@ -185,6 +191,7 @@ class JobArguments:
         if self.batch_size_scope is not None:
             given["batch_size_scope"] = self.batch_size_scope
         unknown = ["monitor"] if monitor is None else []
+        unknown += ["higher_is_better"] if mode is None else []
         unknown += ["max_epochs"] if max_epochs < 1 else []
         return JobSpec(
             job_id=job_id,

@@ -17,6 +17,7 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import EnergyMeter, Reading
 from zeus_lightning.program.batch_size import check_shares
+from zeus_lightning.program.metric import unknown_mode
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord, epochs_text
 from zeus_lightning.run.run_meter import RunMeter
@@ -78,13 +79,17 @@ class Run:
         self.is_without_service = False
         self.failure: ZeusTrialFailed | None = None
         self.meter = RunMeter(meter, ranks)
-        rank_zero_info(f"zeus: measuring {self.meter.scope()}")
+        verb = "estimating" if self.meter.hardware.estimated else "measuring"
+        rank_zero_info(f"zeus: {verb} {self.meter.scope()}")
 
     def start(self) -> int:
         """Start a trial.
 
         Returns:
             The batch size to train with; without the service, unless it is required, the default.
+
+        Raises:
+            ZeusConfigError: Nothing says whether the metric should rise or fall.
         """
         try:
             record = on_rank_zero(
@@ -104,6 +109,10 @@ class Run:
                 f"zeus: {error.message}; training without the service, with batch size {size}"
             )
             return size
+        except ZeusServiceError as error:
+            if list(error.fields.get("errors", {})) == ["higher_is_better"]:
+                raise unknown_mode(self.job.monitor) from None
+            raise
         trial = record.trial
         self._open(record)
         self._beginning = (
@@ -243,7 +252,7 @@ class Run:
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends
         elif record.outcome is not None:
-            asks_for_action = "pass a target_metric" in record.reason
+            asks_for_action = "pass target_metric" in record.reason
             is_warning = asks_for_action or record.outcome in ("interrupted", "lost")
             (rank_zero_warn if is_warning else rank_zero_info)(f"zeus: {record.summary()}")
 

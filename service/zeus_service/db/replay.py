@@ -98,15 +98,16 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     if spec.target_metric is None:
-        if len(best) > 1 and len(set(best.values())) == 1:
-            text += ", as in every baseline: if the seed is fixed, vary it"
+        are_equal = len(best) > 1 and len(set(best.values())) == 1
+        if are_equal:
+            text += ", as in every baseline: vary the seed if it is fixed, or pass target_metric"
         if job.completed_baselines >= spec.baseline_runs:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="
             text += f"; the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
             if all(spec.reached(rows[0].metric) for rows in reports.values()):
-                text += ", reached by every baseline at its first validation: pass a target_metric"
-            else:
+                text += ", reached by every baseline at its first validation: pass target_metric"
+            elif not are_equal:
                 text += ", which 9 in 10 runs with the default should reach"
     trial.reason = text[:MAX_REASON]
     if spec.target_metric is None:

@@ -122,6 +122,7 @@ class Workload:
                 "default_batch_size": self.default_batch_size,
                 "target_metric": 1.0,
                 "monitor": "reached",
+                "higher_is_better": True,
                 "max_epochs": self.max_epochs,
                 **knobs,
             }

@@ -248,12 +248,12 @@ def test_a_nested_batch_size_is_set_restored_and_kept_out_of_checkpoints(
 
 
 class TrainBatchSize(Data):
-    """Has its batch size under another name, and no other attribute with such a name."""
+    """Has its batch size under another name, and no other of training with such a name."""
 
     def __init__(self) -> None:
         super().__init__()
         del self.batch_size
-        self.train_batch_size = 8
+        self.train_batch_size, self.eval_batch_size = 8, 32
 
     def train_dataloader(self) -> Any:
         return DataLoader(self.samples, batch_size=self.train_batch_size)
@@ -269,7 +269,7 @@ def test_the_one_attribute_whose_name_has_batch_size_in_it_is_found(
         trained.append(net.batch_lengths)
     assert trained == [{8}, {4}]
     assert data.train_batch_size == 8
-    data.eval_batch_size = 32  # so neither is certain
+    data.tune_batch_size = 32  # so neither is certain
     with pytest.raises(ZeusConfigError, match=r"no attribute 'batch_size'.*'train_batch_size'"):
         trainer(zeus(service.url)).fit(Net(), data)
 

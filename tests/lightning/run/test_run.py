@@ -23,6 +23,7 @@ def recurrence(url: str, job_id: str) -> Recurrence:
         url,
         job_id=job_id,
         target_metric=0.9,
+        mode="max",
         batch_sizes=[8, 16],
         default_batch_size=16,
         max_epochs=10,

@@ -143,6 +143,7 @@ def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
         service.url,
         job_id=job,
         target_metric=0.8,
+        mode="max",
         batch_sizes=[8, 16],
         default_batch_size=8,
         max_epochs=2,

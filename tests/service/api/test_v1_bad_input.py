@@ -73,7 +73,9 @@ def test_a_start_on_unsuited_hardware_is_refused_by_name(api: Api, job: str, fie
     assert api("GET", f"/jobs/{job}").json()["hardware"] == []
 
 
-@pytest.mark.parametrize("field", ["batch_sizes", "default_batch_size", "monitor"])
+@pytest.mark.parametrize(
+    "field", ["batch_sizes", "default_batch_size", "monitor", "higher_is_better"]
+)
 def test_a_new_job_that_lacks_a_field_is_refused_by_name(api: Api, field: str) -> None:
     for given in (spec_json(job_id="lacks"), spec_json(job_id="lacks", **{field: None})):
         lacking = {name: value for name, value in given.items() if name != field or value is None}
