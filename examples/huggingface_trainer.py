@@ -115,7 +115,7 @@ def train(url: str, folder: Path, resume: Path | None = None, accumulate: int = 
         url,
         job_id=os.environ.get("ZEUS_JOB_ID") or f"huggingface-{ranks.num_processes}",
         target_metric=0.95,
-        monitor="val_acc",
+        monitor="eval_accuracy",
         batch_sizes=[32, 64, 128],
         default_batch_size=64,
         max_epochs=20,

@@ -61,7 +61,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         monitor: A metric the module logs in validation. Default: the registered job's, else the
             one that the Trainer's `EarlyStopping` or else its `ModelCheckpoint` monitors.
         mode: `max` if the metric is to rise to the target, `min` if it is to fall to it. Default:
-            from the same, else by the metric's name; an error if nothing shows it.
+            the job's, else that callback's, else by the metric's name; an error if none shows it.
         job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
             Default: `$ZEUS_JOB_ID`, else folder, script and module class, as `ranker-train-Net`.
         batch_sizes: At most 128 to choose from. Default: `default_batch_size` times 2**-3 to 2**3.

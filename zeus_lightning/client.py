@@ -79,8 +79,17 @@ class BSOClient:
 
         Raises:
             ZeusJobConflict: It is registered with other values.
+            ZeusConfigError: It is new, and nothing says whether its metric should rise or fall.
         """
-        data = self._request("POST", "/api/v1/jobs", job.registration())
+        try:
+            data = self._request("POST", "/api/v1/jobs", job.registration())
+        except ZeusServiceError as error:
+            if list(error.fields.get("errors", {})) != ["higher_is_better"]:
+                raise
+            raise ZeusConfigError(
+                f"whether {job.monitor!r} should rise or fall is unknown; pass mode='max' or "
+                "mode='min'"
+            ) from None
         return self._parse(lambda data: JobSpec.from_json(data["spec"]), data)
 
     def start_trial(

@@ -64,7 +64,8 @@ class JobSpec(_Message):
         target_metric: None: the service learns it from baselines.
         monitor: Empty: only a registered job has one.
         max_epochs: Below 1: only a registered job has it.
-        higher_is_better: Whether `monitor` rises to the target; if not, it falls to it.
+        higher_is_better: Whether `monitor` rises to the target; if not, it falls to it. It says
+            nothing if it is omitted: only a registered job has it.
         baseline_runs: Baselines that must complete before the target is learned, 2 to 20.
         suggested: Names of the fields that were read from the program: where the registered job has
             another value, the service takes that.

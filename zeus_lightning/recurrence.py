@@ -67,8 +67,9 @@ class Recurrence(ShowsTrial):
 
     Example::
 
-        with Recurrence(url, job_id="digits", target_metric=0.95, batch_sizes=[32, 64],
-                        default_batch_size=32, max_epochs=20, fabric=fabric) as run:
+        with Recurrence(url, job_id="digits", target_metric=0.95, monitor="val_acc",
+                        batch_sizes=[32, 64], default_batch_size=32, max_epochs=20,
+                        fabric=fabric) as run:
             loader = fabric.setup_dataloaders(DataLoader(data, batch_size=run.local_batch_size))
             for epoch in range(20):
                 train(loader)

@@ -105,10 +105,13 @@ def _completed(values: Mapping[str, Any]) -> JobSpec:
 
 
 def _changed(known: Job, given: Mapping[str, Any], suggested: Mapping[str, Any]) -> JobSpec:
+    kept = dict(known.spec)
+    if given.get("monitor", kept["monitor"]) != kept["monitor"]:
+        del kept["higher_is_better"]  # it is another metric's
     try:
-        return _completed({**suggested, **known.spec, **given})
+        return _completed({**suggested, **kept, **given})
     except InvalidJob:  # the registered default is not among the batch sizes that are given now
-        return _completed({**known.spec, **suggested, **given})
+        return _completed({**kept, **suggested, **given})
 
 
 def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -28,9 +28,11 @@ def energy_range(low: float, high: float) -> str:
 
 
 def range_with_unit(low: float, high: float, units: Mapping[str, float]) -> str:
-    """A range in the unit that fits its larger end."""
-    unit, size = fitting_unit(max(low, high, key=abs), units)
-    return f"{significant(low / size)} to {significant(high / size)} {unit}"
+    """A range in the unit that fits its larger end; an end below a thousandth of that is 0."""
+    larger = max(low, high, key=abs)
+    unit, size = fitting_unit(larger, units)
+    shown = [0.0 if abs(end) < abs(larger) / 1000 else end / size for end in (low, high)]
+    return f"{significant(shown[0])} to {significant(shown[1])} {unit}"
 
 
 def with_unit(value: float | None, units: Mapping[str, float]) -> str:
@@ -52,6 +54,11 @@ def significant(value: float) -> str:
     if value == 0:
         return "0"
     if abs(value) >= 1e15 or abs(value) < 1e-4:
-        return f"{value:.3g}"
+        return with_minus(f"{value:.3g}")
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}".replace("-", MINUS)
+    return with_minus(f"{value:,.{digits}f}")
+
+
+def with_minus(number: str) -> str:
+    """A number with a minus sign, not a hyphen, in front."""
+    return MINUS + number[1:] if number.startswith("-") else number

@@ -146,7 +146,11 @@ def tried(
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (BareData(), {}, "datamodule BareData has no attribute 'batch_size'"),
+        (
+            BareData(),
+            {},
+            "hparams; pass batch_arg_name=NAME, the attribute that",
+        ),
         (OtherName(), {}, "hparams; pass batch_arg_name='train_batch_size'"),
         (Data(batch_size=None), {}, "batch_size of datamodule Data is None"),
         (
@@ -177,7 +181,7 @@ def tried(
         (
             LightningDataModule.from_datasets(Data().samples, batch_size=8),
             {},
-            "and neither do its hparams; pass batch_arg_name=..., what train_dataloader() uses, or",
+            "and neither do its hparams; pass dataloaders to fit() instead",
         ),
         (
             Data(),

@@ -170,7 +170,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     job, steps = new_job(), Steps()
     callback = zeus(service.url, job_id=job, monitor=None)
     with pytest.raises(
-        ZeusConfigError, match=r"pass ZeusBSOCallback monitor='val_acc' or monitor='val_loss'$"
+        ZeusConfigError, match=r"pass monitor='val_acc' or monitor='val_loss' to ZeusBSOCallback$"
     ):
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)
@@ -208,7 +208,7 @@ def test_without_the_service_a_target_in_an_unknown_mode_is_not_looked_for() -> 
     callback = zeus(
         f"http://127.0.0.1:{free_port()}",
         monitor="elbo",
-        target_metric=-1.0,
+        target_metric=-0.5,
         require_service=False,
     )
     trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
@@ -239,8 +239,8 @@ class LogsBatchesAlone(LogsNothing):
 @pytest.mark.parametrize(
     ("module", "remedy"),
     [
-        (LogsBatches, "pass ZeusBSOCallback monitor='val_acc'$"),
-        (LogsBatchesAlone, r"on_epoch=True\), and pass monitor=NAME$"),
+        (LogsBatches, "pass monitor='val_acc' to ZeusBSOCallback$"),
+        (LogsBatchesAlone, r"on_epoch=True\), and pass monitor=NAME to ZeusBSOCallback$"),
     ],
 )
 def test_a_metric_of_single_batches_is_not_offered(

@@ -22,7 +22,7 @@ from zeus_service.bandit.stopping import Report
 from zeus_service.db import jobs, power_profiles
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
-from zeus_service.errors import JobConflict, OtherGeneration
+from zeus_service.errors import InvalidJob, JobConflict, OtherGeneration
 
 
 def start() -> Trial:
@@ -166,6 +166,25 @@ def test_a_job_per_device_that_has_learned_nothing_may_use_another_number_of_dev
     optimizer.start_trial("job", hardware=more)
     with pytest.raises(JobConflict, match="same number of devices"):
         optimizer.start_trial("job", hardware=HARDWARE)
+
+
+@pytest.mark.parametrize("suggested", [{}, {"higher_is_better": False}])
+def test_another_metric_does_not_keep_the_mode_of_the_first(
+    app: Flask, suggested: dict[str, bool]
+) -> None:
+    register_sparse(REQUIRED)
+
+    def replaced(given: dict[str, Any]) -> Any:
+        return registration.register_job("job", given, suggested=suggested, replace_unused=True)[
+            0
+        ].spec["higher_is_better"]
+
+    assert replaced({"max_epochs": 20}) is True
+    if suggested:
+        assert replaced({"monitor": "elbo"}) is False
+    else:
+        with pytest.raises(InvalidJob, match="higher_is_better: Field required"):
+            replaced({"monitor": "elbo"})
 
 
 def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:

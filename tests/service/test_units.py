@@ -22,3 +22,4 @@ def test_a_range_has_the_unit_of_its_larger_end() -> None:
     assert energy_range(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
     assert energy_range(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
     assert energy_range(-7.2e6, 9.0e4) == f"{MINUS}2.00 to 0.0250 kWh"
+    assert energy_range(36.0, 7.2e9) == "0 to 2.00 MWh"

@@ -58,6 +58,7 @@ def test_ray_tries_a_failed_batch_size_again_and_resumes_the_trial_of_a_worker_t
     job_id = new_job()
     sizes = {"batch_sizes": [CONVERGES, FAILS], "default_batch_size": FAILS}
     job = {"job_id": job_id, "target_metric": 0.95, "monitor": "val_acc", "max_epochs": MAX_EPOCHS}
+    job["higher_is_better"] = True
     registered = requests.post(f"{service.url}/api/v1/jobs", json=job | sizes, timeout=LIMIT_S)
     assert registered.ok, registered.text
 

@@ -8,17 +8,19 @@ ones or the program's own, by the callback's `batch_size_scope`.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, Literal, SupportsIndex
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.program.internals import passed_source
 from zeus_lightning.program.passed_loaders import passed_batch_size
 
 Scope = Literal["global", "per_device"]
+
+_OF_OTHER_LOADERS = {"val", "valid", "validation", "eval", "test", "predict"}
+"""Words in the names of batch sizes that are not of training."""
 
 
 def positive_sizes(batch_sizes: Iterable[int]) -> list[int]:
@@ -119,10 +121,12 @@ def default_batch_size(
     found = [*holders_in(data, attribute)] or [*holders_in(module, attribute)]
     if not found:
         similar = _similar_names(module if data is None else data)
-        name = repr(similar[0]) if similar else "..., what train_dataloader() uses"
+        name = repr(similar[0]) if similar else "NAME, the attribute that train_dataloader() uses"
+        remedy = f"pass batch_arg_name={name}, or add {attribute!r} and use it there"
+        if type(data) is LightningDataModule:
+            remedy = "pass dataloaders to fit() instead of a datamodule made by from_datasets()"
         raise ZeusConfigError(
-            f"{owner} has no attribute {attribute!r}, and neither do its hparams; pass "
-            f"batch_arg_name={name}, or write a class that has and uses {attribute!r}"
+            f"{owner} has no attribute {attribute!r}, and neither do its hparams; {remedy}"
         )
     values: list[Any] = [get_from(holder, attribute.rpartition(".")[2]) for holder in found]
     own = [operator.index(value) for value in values if is_size(value)]
@@ -139,7 +143,7 @@ def default_batch_size(
 def _similar_names(owner: Any) -> list[str]:
     """The attributes that may have a train batch size, by name and value."""
     found = [name for name, value in vars(owner).items() if "batch_size" in name and is_size(value)]
-    return [name for name in found if not re.search("val|test|pred", name)]
+    return [name for name in found if _OF_OTHER_LOADERS.isdisjoint(name.split("_"))]
 
 
 def data_owner(trainer: Trainer, module: LightningModule) -> str:

@@ -47,13 +47,6 @@ def monitor_of(
     return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual
 
 
-def unknown_mode(monitor: str) -> ZeusConfigError:
-    """The error of a program that does not say whether its metric rises, if its job does not."""
-    return ZeusConfigError(
-        f"whether {monitor!r} should rise or fall is unknown; pass mode='max' or mode='min'"
-    )
-
-
 def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
     """The error of a program that has not logged the metric."""
     if not trainer.callback_metrics:
@@ -78,11 +71,12 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
         for name in names
         if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
     ]
-    remedy = "pass ZeusBSOCallback " + " or ".join(f"monitor={name!r}" for name in offered)
+    choices = " or ".join(f"monitor={name!r}" for name in offered)
+    remedy = f"pass {choices} to ZeusBSOCallback"
     if not offered:
         remedy = (
             "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "
-            "monitor=NAME"
+            "monitor=NAME to ZeusBSOCallback"
         )
     return ZeusConfigError(
         "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "

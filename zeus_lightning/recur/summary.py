@@ -105,7 +105,7 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         return
     yield (
         f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval; "
-        "negative: it used more):"
+        "a negative value means that it used more):"
     )
     for name, field, unit in (
         ("energy", "energy_j", "J"),

@@ -163,7 +163,7 @@ class JobArguments:
         Raises:
             ZeusConfigError: The id is invalid, or a batch size cannot be divided.
         """
-        if monitor is not None and mode is not None and mode_of_name(monitor) not in (None, mode):
+        if monitor is not None and mode_of_name(monitor) not in (None, mode):
             rank_zero_warn(
                 f"zeus: mode is {mode!r}, but {monitor!r} looks like a metric that should "
                 f"{'fall' if mode == 'max' else 'rise'}; if so, pass mode={mode_of_name(monitor)!r}"

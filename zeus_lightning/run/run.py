@@ -17,7 +17,6 @@ from zeus_lightning.errors import ZeusServiceError, ZeusServiceUnavailable, Zeus
 from zeus_lightning.messages import FAILED, MAX_METRIC, Decision, JobSpec, Outcome, Report
 from zeus_lightning.meters import EnergyMeter, Reading
 from zeus_lightning.program.batch_size import check_shares
-from zeus_lightning.program.metric import unknown_mode
 from zeus_lightning.run.ranks import local_rank_of, on_rank_zero
 from zeus_lightning.run.record import TrialRecord, epochs_text
 from zeus_lightning.run.run_meter import RunMeter
@@ -87,9 +86,6 @@ class Run:
 
         Returns:
             The batch size to train with; without the service, unless it is required, the default.
-
-        Raises:
-            ZeusConfigError: Nothing says whether the metric should rise or fall.
         """
         try:
             record = on_rank_zero(
@@ -105,14 +101,11 @@ class Run:
                 ) from None
             self.is_without_service = True
             size = self.job.default_batch_size
-            rank_zero_warn(
-                f"zeus: {error.message}; training without the service, with batch size {size}"
-            )
+            text = f"zeus: {error.message}; training without the service, with batch size {size}"
+            if "higher_is_better" in self.job.omitted and self.job.target_metric is not None:
+                text += "; pass mode=... so that the target ends it"
+            rank_zero_warn(text)
             return size
-        except ZeusServiceError as error:
-            if list(error.fields.get("errors", {})) == ["higher_is_better"]:
-                raise unknown_mode(self.job.monitor) from None
-            raise
         trial = record.trial
         self._open(record)
         self._beginning = (

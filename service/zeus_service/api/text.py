@@ -19,12 +19,12 @@ from zeus_service.savings.report import Estimate
 from zeus_service.units import (
     DURATIONS,
     ENERGIES,
-    MINUS,
     NONE,
     energy,
     energy_range,
     range_with_unit,
     significant,
+    with_minus,
     with_unit,
 )
 
@@ -43,7 +43,7 @@ def money(value: float, currency: str) -> str:
     shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"
     if value and abs(value) < 0.1:
         shown = significant(value)
-    return f"{currency} {shown.replace('-', MINUS)}"
+    return f"{currency} {with_minus(shown)}"
 
 
 def seconds(value: float | None) -> str:
@@ -53,7 +53,7 @@ def seconds(value: float | None) -> str:
 
 def number(value: float | None) -> str:
     """A metric with five significant digits."""
-    return NONE if value is None else f"{value:.5g}"
+    return NONE if value is None else with_minus(f"{value:.5g}")
 
 
 def hardware_names(hardware: Sequence[Hardware]) -> list[str]:
@@ -149,7 +149,7 @@ def batch_size_rows(
         low_high = NONE if arm.interval is None else energy_range(*arm.interval)
         against = NONE
         if arm.mean and best and best.mean and arm != best:
-            against = f"{100 * (arm.mean / best.mean - 1):+,.0f} %"
+            against = with_minus(f"{100 * (arm.mean / best.mean - 1):+,.0f} %")
         states = [
             "best" if arm == best else "",
             "next" if next_trial and arm.batch_size == next_trial.batch_size else "",

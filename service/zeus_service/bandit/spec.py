@@ -82,8 +82,8 @@ class JobSpec(BaseModel):
     """A recurring job. Defaults are those of the Zeus project's batch size server.
 
     Args:
-        higher_is_better: Whether `monitor` rises to the target. It has no default: for the wrong
-            value the service would look for the worst model.
+        higher_is_better: Whether `monitor` rises to the target. It has no default: with the
+            wrong value the service would look for the worst model.
         target_metric: What its runs train to; None until it is learned from baselines, which train
             with the default batch size to completion. `learned_target` describes how.
         baseline_runs: Baselines that must complete before the target is learned.

@@ -16,6 +16,7 @@ from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job
 from zeus_service.pages.overview import QUANTITIES, bars
 from zeus_service.savings.report import Estimate
+from zeus_service.units import MINUS
 
 
 def set_config(client: FlaskClient, **settings: Any) -> None:
@@ -49,7 +50,9 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
             in text
         )
         assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
-        assert re.search(r"energy saved [^\d]?[\d.]+ to [\d.]+ kWh · known for 1 of 2 jobs", text)
+        assert re.search(
+            rf"energy saved {MINUS}?[\d.]+ to [\d.]+ kWh · known for 1 of 2 jobs", text
+        )
         assert re.search(r"Compared with the default batch sizes, since \d+ \w{3} 20\d\d", text)
     set_config(client)
     assert "EUR" not in text_of(client, "/savings")
