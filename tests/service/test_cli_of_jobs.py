@@ -12,6 +12,7 @@ from service.conftest import application
 from service.jobs import register, report
 from zeus_service import optimizer
 from zeus_service.cli import main
+from zeus_service.units import MINUS
 
 LONG = "j" * 200
 
@@ -59,11 +60,11 @@ def test_all_jobs_are_listed_with_their_whole_ids_however_narrow(database_url: s
 def test_what_was_saved_is_shown_with_its_intervals(database_url: str) -> None:
     of_one = printed(database_url, "savings", LONG, "--weeks=2")
     # The default took 500 J and 10 s, and so did the next batch size, in 20 s.
-    assert f"job '{LONG}' has saved 0 J (-" in of_one
+    assert f"job '{LONG}' has saved 0 J ({MINUS}" in of_one
     rows = [line.split() for line in of_one.splitlines()]
     assert rows[-1][1:3] == ["2", "0"]  # recurrences, joules
     of_all = printed(database_url, "savings")
-    assert "1 job has saved 0 J (-" in of_all
+    assert f"1 job has saved 0 J ({MINUS}" in of_all
     assert "not yet known for 101 jobs" in of_all
     assert "savings are unknown until a run with the default" in printed(
         database_url, "savings", "job-7"

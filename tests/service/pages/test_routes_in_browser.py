@@ -21,6 +21,7 @@ from sqlalchemy import NullPool, create_engine
 from waiting import wait_until
 from zeus_service.config import Config
 from zeus_service.db.queries import POINTS
+from zeus_service.units import MINUS
 
 from benchmarks.long_job import add_history
 
@@ -110,7 +111,7 @@ VIEWS = {
     "/job/in-flight/trial/2": "last heard from",
     "/job/some-runs/delete": "Delete this job?",
     f"/job/{ODD}": "139 MWh",
-    f"/job/{ODD}/trial/3": "-1e+30",
+    f"/job/{ODD}/trial/3": f"{MINUS}1e+30",
     "/job/some-runs?run=1&run=3": "Runs compared",
     "/sign-in": "Paste an access token",
     "/job/nobody": "Not Found",
