@@ -211,7 +211,8 @@ def test_without_the_service_a_target_in_an_unknown_mode_is_not_looked_for() -> 
         target_metric=-0.5,
         require_service=False,
     )
-    trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
+    with pytest.warns(UserWarning, match=r"pass mode=\.\.\. so that the target ends it"):
+        trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
     assert steps.count == 3 * 8
 
 
