@@ -98,6 +98,11 @@ def run(
 
 
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
+BROKEN_NUMBERS = """() => [...document.querySelectorAll(".cards td.n")].filter((cell) => {
+    const text = document.createRange();
+    text.selectNodeContents(cell);
+    return new Set([...text.getClientRects()].map((line) => line.top)).size > 1;
+}).map((cell) => cell.innerText)"""
 VIEWS = {
     "/": "some-runs",
     "/job/no-run": "No run has started yet",
@@ -130,6 +135,7 @@ def test_each_view_is_complete_accessible_and_fits_a_phone(
         if viewport is not None:
             page.set_viewport_size(viewport)  # type: ignore[arg-type]
         wait_until(lambda: page.evaluate(FITS), lambda: page.viewport_size)
+    assert page.evaluate(BROKEN_NUMBERS) == []
     found = Axe().run(page).response["violations"]
     assert [each for each in found if each["impact"] in ("serious", "critical")] == []
 
