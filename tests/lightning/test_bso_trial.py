@@ -261,7 +261,7 @@ def test_optimizers_see_the_batch_size_and_checkpoints_and_program_keep_their_ow
 
 
 def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
-    service: ServiceProcess, tmp_path: Path
+    service: ServiceProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Ended(Callback):
         train_end = False
@@ -273,14 +273,15 @@ def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
     checkpoint = ModelCheckpoint(dirpath=tmp_path, save_last=True)
     callback = zeus(service.url, max_epochs=2, meter=meter)
     fit = trainer(meter, callback, ended, checkpoint, max_epochs=50, enable_checkpointing=True)
-    with pytest.raises(ZeusTrialFailed) as failure:
+    with caplog.at_level(logging.INFO), pytest.raises(ZeusTrialFailed) as failure:
         fit.fit(Net((0.1,)), Data())
     assert ended.train_end
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 1
     message = str(failure.value)
     assert "batch size 8" in message
     assert "not_converged" in message
-    assert "cost 104.0 J" in message
+    assert "0.1 after 2 epochs, " in caplog.text
+    assert "cost 104.0 J" in caplog.text
     assert "Run the job again: it may get another batch size" in message
     assert callback.outcome == "not_converged"
 
@@ -296,18 +297,18 @@ def test_a_run_expected_to_cross_the_cost_bound_is_stopped(service: ServiceProce
     assert outcomes(service.url, job) == ["converged", "early_stopped"]
 
 
-def test_one_log_line_has_the_choice_and_one_the_outcome(
+def test_log_lines_have_the_choice_the_figures_and_the_outcome(
     service: ServiceProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
         callback = zeus(service.url, meter="cpu-estimate")
         trainer(callback).fit(Net(), Data())
     messages = [record.getMessage() for record in caplog.records]
-    measured, chosen, ended = [text for text in messages if text.startswith("zeus:")]
-    assert "with cpu-estimate; not included: GPUs, memory, idle power" in measured
+    meter, chosen, measured, ended = [text for text in messages if text.startswith("zeus:")]
+    assert "with cpu-estimate; not included: GPUs, memory, idle power" in meter
     assert "trains with batch size 8 (explore)" in chosen
+    assert "J (estimated)" in measured
     assert "ended as converged" in ended
-    assert "J (estimated)" in ended
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,13 @@ class TrialRecord:
 
     @property
     def cost_j(self) -> float | None:
-        """Cost at the last report, in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        if self.report is None:
-            return None
-        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
-        return eta * self.report.energy_j + (1 - eta) * time_j
+        """Cost at the last report, in joules; None before the first."""
+        return None if self.report is None else self._cost_j(self.report)
+
+    def _cost_j(self, report: Report) -> float:
+        """Cost at a report (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * report.time_s
+        return eta * report.energy_j + (1 - eta) * time_j
 
     @property
     def target_reached(self) -> bool:
@@ -69,20 +71,20 @@ class TrialRecord:
         return self.report is not None and self.job.is_reached_by(self.report.metric)
 
     def summary(self) -> str:
-        """How the trial ended, in one line."""
-        text = (
+        """How the trial ended, and why, in one line."""
+        return (
             f"{self} with batch size {self.trial.batch_size} ended as {self.outcome}: "
             f"{self.reason.rstrip('.')}"
         )
-        if self.report is not None and self.cost_j is not None:
-            text += (
-                f" ({self.job.monitor} {self.report.metric:.6g} after "
-                f"{epochs_text(self.report.epoch)}, "
-                f"{self.report.time_s:.1f} s, {energy_text(self.report.energy_j)}"
-                f"{' (estimated)' if self.hardware.estimated else ''}, "
-                f"cost {energy_text(self.cost_j)})"
-            )
-        return text
+
+    def measured(self, report: Report) -> str:
+        """What the trial had reached and used at a report, in one line."""
+        estimated = " (estimated)" if self.hardware.estimated else ""
+        return (
+            f"{self}: {self.job.monitor} {report.metric:.6g} after {epochs_text(report.epoch)}, "
+            f"{report.time_s:.1f} s, {energy_text(report.energy_j)}{estimated}, "
+            f"cost {energy_text(self._cost_j(report))}"
+        )
 
     def failure(self) -> str:
         """The summary of a trial whose batch size has failed, and what to do next."""

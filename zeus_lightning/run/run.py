@@ -241,6 +241,8 @@ class Run:
         if decision.outcome is not None:
             self._stop_reporting()
             record.outcome, record.reason = decision.outcome, decision.reason
+            if record.report is not None:
+                rank_zero_info(f"zeus: {record.measured(record.report)}")
         self._write(record)
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends

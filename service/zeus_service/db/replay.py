@@ -104,12 +104,12 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
         if job.completed_baselines >= spec.baseline_runs:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="
-            text += f"; the target is {spec.monitor} {relation} {spec.target_metric:.6g}"
+            text += f"; the target is {relation} {spec.target_metric:.6g}"
             reached_at_once = all(spec.reached(rows[0].metric) for rows in reports.values())
             if not are_equal and reached_at_once:
                 text += ", reached by every baseline at its first validation: pass target_metric"
             elif not are_equal:
-                text += ", which 9 in 10 runs with the default should reach"
+                text += ", which 9 in 10 default runs should reach"
     trial.reason = text[:MAX_REASON]
     if spec.target_metric is None:
         return

@@ -41,9 +41,9 @@ def test_a_device_is_not_replaced_by_a_record(tmp_path: Path) -> None:
     assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
 
 
-def test_the_summary_of_one_epoch_says_epoch() -> None:
-    assert " after 1 epoch, " in record(report=report(1)).summary()
-    assert " after 2 epochs, " in record(report=report(2)).summary()
+def test_the_figures_of_one_epoch_say_epoch() -> None:
+    assert " after 1 epoch, " in record().measured(report(1))
+    assert " after 2 epochs, " in record().measured(report(2))
 
 
 @pytest.mark.parametrize(
@@ -55,5 +55,5 @@ def test_the_summary_of_one_epoch_says_epoch() -> None:
         (4.5e12, "1,250.00 MWh"),
     ],
 )
-def test_the_summary_has_the_units_of_the_services_reasons(energy_j: float, text: str) -> None:
-    assert f", {text}, cost " in record(report=report(1, energy_j=energy_j)).summary()
+def test_the_figures_have_the_units_of_the_services_reasons(energy_j: float, text: str) -> None:
+    assert f", {text}, cost " in record().measured(report(1, energy_j=energy_j))

@@ -106,7 +106,7 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
     reason = other.baseline(0.2, 0.51)["reason"]
-    assert reason.endswith("which 9 in 10 runs with the default should reach; reached in epoch 2")
+    assert reason.endswith("which 9 in 10 default runs should reach; reached in epoch 2")
 
 
 def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> None:
