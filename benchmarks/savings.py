@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.policy import ArmEstimate, NoBatchSizeLeft
-from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.policy import NoBatchSizeLeft
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import Ledger
 from zeus_service.savings.ledger import Era, record
@@ -61,10 +60,10 @@ class JobLedger:
         self.eras: list[Era] = []
         self.trials: list[tuple[Ended, int | None]] = []
 
-    def end(self, trial: Ended, estimate: ArmEstimate | None = None) -> None:
+    def end(self, trial: Ended) -> None:
         """Record a trial's end."""
         self.ledgers, self.eras, number = record(
-            self.spec, self.ledgers, self.eras, trial, lambda _: estimate, lambda _: self.profile
+            self.spec, self.ledgers, self.eras, trial, lambda _: self.profile
         )
         self.trials.append((trial, number))
 
@@ -126,10 +125,7 @@ def simulate(
             cost = spec.cost(ended.energy_j, ended.time_s, now.max_power_w)
             spent = (ended.energy_j, ended.time_s, cost)
             simulated.end(started, ended.result, cost, ended.epochs)
-            arms = policy_of(spec).describe(spec, simulated.state, workload.hardware)
-            (arm,) = (each for each in arms if each.batch_size == spec.default_batch_size)
-            end = Ended(started.choice.batch_size, workload.hardware, ended.result, *spent)
-            ledger.end(end, arm)
+            ledger.end(Ended(started.choice.batch_size, workload.hardware, ended.result, *spent))
             truth -= spent
             if ended.result == "converged":
                 break

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer_group
@@ -68,15 +67,12 @@ class SavedOnHardware(Hardware):
     Args:
         expected: What one run of the default is expected to spend there now; null if nothing is
             known.
-        basis: Whether that comes from runs of the default, there or on other hardware, now or
-            before the job changed, or from the policy's estimate.
         default_runs: Runs of the default that converged there, since the job last changed.
     """
 
     recurrences: int
     spent: Spent
     expected: Amounts | None
-    basis: Literal["runs", "estimate"] | None
     default_runs: int
     saved: SavedAmounts | None
 
@@ -179,14 +175,11 @@ def _on_hardware(
     known, latest = saved(spec, eras), eras[-1] if eras else None
     arms = job.ledger[hardware.key]["arms"] if eras else {}
     runs = arms.get(str(spec.default_batch_size), {}).get("runs", 0)
-    one = expected(spec, latest) if latest else None
-    is_carried = bool(latest and latest.expected and latest.expected.carried_from)
     return SavedOnHardware(
         **asdict(hardware),
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
-        expected=one,
-        basis=None if one is None else "runs" if runs or is_carried else "estimate",
+        expected=expected(spec, latest) if latest else None,
         default_runs=runs,
         saved=None if known is None else _amounts(known),
     )

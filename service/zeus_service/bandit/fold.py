@@ -8,8 +8,8 @@ this for every policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 from zeus_service.bandit import inconclusive
 from zeus_service.bandit.hardware import Hardware
@@ -75,17 +75,12 @@ def revive(spec: JobSpec, state: State, trial: PastTrial, others: Iterable[PastT
     return begin(spec, inconclusive.with_counts_of(state, counts), trial)
 
 
-def replay(
-    spec: JobSpec,
-    trials: Iterable[PastTrial],
-    after_end: Callable[[Any, State], object] = lambda _trial, _state: None,
-) -> tuple[State, list[bool]]:
+def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> tuple[State, list[bool]]:
     """Fold a job's trials from the start.
 
     Args:
         spec: The job.
         trials: All of them: the ended ones in the order of their ends, then the running ones.
-        after_end: Called with each trial that has ended, and the state after its end.
 
     Returns:
         The state; and of each trial, whether its end without a result counts as one.
@@ -95,7 +90,6 @@ def replay(
         state, counts = begin(spec, state, trial), False
         if trial.outcome is not None:
             state, counts = end(spec, state, trial)
-            after_end(trial, state)
         counted.append(counts)
     return state, counted
 

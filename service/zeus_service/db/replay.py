@@ -17,7 +17,6 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit import fold, learned_target
-from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
@@ -34,13 +33,12 @@ class Replay:
         self.ledger: dict[str, Any] = {}
         self.eras: list[Era] = []
         self.era_of: dict[int, int | None] = {}
-
-        def add_end(trial: Any, state: State) -> None:
-            self.ledger, self.eras, self.era_of[trial.trial_number] = savings.add_end(
-                spec, self.ledger, self.eras, trial, state, profiles
-            )
-
-        self.state, self.counted = fold.replay(spec, rows, add_end)
+        self.state, self.counted = fold.replay(spec, rows)
+        for trial in rows:
+            if trial.outcome is not None:
+                self.ledger, self.eras, self.era_of[trial.trial_number] = savings.add_end(
+                    spec, self.ledger, self.eras, trial, profiles
+                )
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
         """Store it for a locked job; return whether that changed nothing but eras and rounding."""

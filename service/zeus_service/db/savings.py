@@ -15,8 +15,6 @@ from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.policy import ArmEstimate, State
-from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
@@ -55,9 +53,7 @@ class Total:
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
     rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
-    job.ledger, eras, trial.era = add_end(
-        spec, job.ledger, list(map(_era, rows)), trial, job.state, profiles
-    )
+    job.ledger, eras, trial.era = add_end(spec, job.ledger, list(map(_era, rows)), trial, profiles)
     _store(session, job, spec, eras, rows)
 
 
@@ -66,19 +62,14 @@ def add_end(
     ledger: Ledgers,
     eras: Sequence[Era],
     trial: EndedTrial,
-    state: State,
     profiles: Profiles,
 ) -> tuple[dict[str, Any], list[Era], int | None]:
-    """Add a trial that has ended to savings as `ledger.record` does; `state` is after its end."""
-
-    def estimate(hardware: Hardware) -> ArmEstimate | None:
-        arms = policy_of(spec).describe(spec, state, hardware)
-        return next((arm for arm in arms if arm.batch_size == spec.default_batch_size), None)
+    """Add a trial that has ended to savings as `ledger.record` does."""
 
     def profile(hardware: Hardware) -> Profile:
         return profiles.get((hardware.device_model, hardware.num_devices), ())
 
-    return record(spec, ledger, eras, trial, estimate, profile)
+    return record(spec, ledger, eras, trial, profile)
 
 
 def take_back(

@@ -7,9 +7,7 @@ follows from Student's t distribution of the logarithm. The noise is the deviati
 the same batch size, pooled over all batch sizes, because the default may have run only once. A weak
 prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until a batch size has run again.
 
-**Before the first run of the default**, the policy's estimate of its cost is the expectation;
-joules and seconds follow from it by their ratio to the cost in runs of the nearest batch size. If
-the default was tried and has never converged, nothing is expected, and the savings are unknown.
+**Before a run of the default has converged**, nothing is expected, and the savings are unknown.
 
 **In a new era** (see `ledger.py`), until the default has run again, the expectation of the era
 before is carried over: times the change of the batch sizes that ran in both eras, the geometric
@@ -17,7 +15,7 @@ mean weighted by the inverse of its variance (a link-relative estimate). Only ru
 count, and only batch sizes whose mean power limits in the two eras differ by at most `SAME_LIMIT`.
 The error grows by that of the change: the noise, and `CHANGE_NOISE` for each octave between these
 batch sizes and the default, which may have changed by more or by less. If no batch size is left,
-the interval spans both the policy's estimate and the expectation of the era before.
+the expectation of the era before stays.
 
 **On hardware that the job has moved to**, its default may never run, since the policy knows from
 elsewhere which batch sizes are better. Until it does, the expectation on other hardware is carried
@@ -33,7 +31,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import lognormal, power
 from zeus_service.savings.lognormal import Truncation
@@ -47,8 +44,6 @@ Arm = dict[str, Any]
 PRIOR_NOISE = 0.08
 PRIOR_DEGREES = 1.5
 """Chosen by the coverage of seeds 0 to 99 of the simulated jobs in `benchmarks/savings.py`."""
-RATIO_NOISE = 0.1
-"""Standard deviation, per octave of batch size, of the logarithm of a ratio to the cost."""
 CHANGE_NOISE = 0.03
 """Standard deviation, per octave, of the ratio between the changes of two batch sizes."""
 HARDWARE_NOISE = 0.1
@@ -81,7 +76,6 @@ class Expected:
 def expectation(
     spec: JobSpec,
     ledger: Ledger,
-    estimate: ArmEstimate | None,
     profile: power.Profile = (),
     elsewhere: Sequence[Ledger] = (),
 ) -> Expected | None:
@@ -90,7 +84,6 @@ def expectation(
     Args:
         spec: The job.
         ledger: Its ledger on this hardware.
-        estimate: The policy's estimate of the default's cost; None if it has none.
         profile: The default's power profile; empty if it has none.
         elsewhere: What an era that follows would know, on each other hardware whose default has
             run, see `ledger.following`.
@@ -99,16 +92,8 @@ def expectation(
         return _from_runs(spec, ledger, profile)
     before = ledger["before"]
     if before is None:
-        does_not_fit = estimate is not None and estimate.status == "out_of_memory"
-        if elsewhere and not does_not_fit:
-            return _from_elsewhere(spec, ledger, elsewhere)
-        if estimate is not None and estimate.pulls > 0:  # all of these runs have failed
-            return None
-        return _from_estimate(spec, ledger, estimate, profile)
-    carried = _carried_over(spec, ledger, CHANGE_NOISE)
-    return carried or _spanning(
-        Expected(**before["expected"]), _from_estimate(spec, ledger, estimate, profile)
-    )
+        return _from_elsewhere(spec, ledger, elsewhere)
+    return _carried_over(spec, ledger, CHANGE_NOISE) or Expected(**before["expected"])
 
 
 def pooled(ledger: Ledger) -> tuple[list[float], float]:
@@ -144,27 +129,11 @@ def _from_runs(spec: JobSpec, ledger: Ledger, profile: power.Profile) -> Expecte
     # The job's first run had no bound, as a rule, and is not corrected.
     share = 1 - 1 / arm["runs"] if ledger["before"] is None else 1.0
     factor = 1 + share * (truncation(arm).factor(deviations[2]) - 1)
-    amounts = [factor * each for each in arm["mean"]]
-    mean = _at_default_limit(ledger, arm, amounts, profile)
+    ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
+    mean = [factor * ratio * each for ratio, each in zip(ratios, arm["mean"], strict=True)]
     root = math.sqrt(arm["runs"])
     relative = [lognormal.relative_error(each / root, degrees) for each in deviations[:2]]
     return _expected(mean, [part * each for part, each in zip(relative, mean, strict=True)])
-
-
-def _from_estimate(
-    spec: JobSpec, ledger: Ledger, estimate: ArmEstimate | None, profile: power.Profile
-) -> Expected | None:
-    """The policy's estimate of the default's cost, as energy and time."""
-    if not ledger["arms"] or estimate is None or not estimate.mean or estimate.spread is None:
-        return None
-    octaves = {size: _octaves(spec, size) for size in ledger["arms"]}
-    nearest = min(octaves, key=lambda size: (octaves[size], int(size)))
-    arm = ledger["arms"][nearest]
-    energy, time, cost = arm["logs"]
-    amounts = [estimate.mean * math.exp(log - cost) for log in (energy, time)]
-    mean = _at_default_limit(ledger, arm, amounts, profile)
-    spread = math.hypot(estimate.spread / estimate.mean, RATIO_NOISE * octaves[nearest])
-    return _expected(mean, [min(1.0, lognormal.Z * spread) * each for each in mean])
 
 
 def _from_elsewhere(spec: JobSpec, ledger: Ledger, elsewhere: Sequence[Ledger]) -> Expected | None:
@@ -206,33 +175,9 @@ def _carried_over(spec: JobSpec, ledger: Ledger, change_noise: float) -> Expecte
     return replace(_expected(mean, error), carried_from=before["era"])
 
 
-def _spanning(before: Expected, now: Expected | None) -> Expected:
-    """The era before's expectation, with an interval that also spans the policy's estimate."""
-    if now is None:
-        return before
-    bands = [
-        (min(a - e, b - f), max(a + e, b + f))
-        for a, e, b, f in (
-            (before.energy_j, before.energy_error_j, now.energy_j, now.energy_error_j),
-            (before.time_s, before.time_error_s, now.time_s, now.time_error_s),
-        )
-    ]
-    return _expected(
-        [(low + high) / 2 for low, high in bands], [(high - low) / 2 for low, high in bands]
-    )
-
-
 def _share_of_limit(arm: Arm, default_limit_w: float | None) -> float:
     """A batch size's mean power limit over the default limit; 0 if it is unknown."""
     return float(arm["limit_w"] or 0.0) / (default_limit_w or 1.0)
-
-
-def _at_default_limit(
-    ledger: Ledger, arm: Arm, amounts: Sequence[float], profile: power.Profile
-) -> list[float]:
-    """What energy and time at a batch size's mean limit would be at the default limit."""
-    ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
-    return [ratio * amount for ratio, amount in zip(ratios, amounts, strict=True)]
 
 
 def _octaves(spec: JobSpec, batch_size: str) -> float:

@@ -31,7 +31,7 @@ from typing import Protocol
 
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
-from zeus_service.bandit.policy import ArmEstimate, reproducible
+from zeus_service.bandit.policy import reproducible
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import (
     Arm,
@@ -111,7 +111,6 @@ def record(
     ledgers: Ledgers,
     eras: Sequence[Era],
     trial: EndedTrial,
-    estimate: Callable[[Hardware], ArmEstimate | None],
     profile: Callable[[Hardware], Profile] = lambda _: (),
 ) -> tuple[dict[str, Ledger], list[Era], int | None]:
     """Add a trial that has ended to the ledger and the open era of its hardware.
@@ -123,7 +122,6 @@ def record(
         ledgers: Its ledgers before the end.
         eras: Its eras before the end, in the order of their numbers.
         trial: The trial.
-        estimate: The policy's estimate of the default batch size after the end.
         profile: The default's power profile; empty if it has none.
 
     Returns:
@@ -147,7 +145,7 @@ def record(
     latest[key] = replace(_with_spending(era, trial), recurrences=era.recurrences + converged)
     ledgers = {**ledgers, key: ledger}
     after = {each.number: each for each in eras}
-    for each in _with_expectations(spec, ledgers, latest, estimate, profile):
+    for each in _with_expectations(spec, ledgers, latest, profile):
         after[each.number] = each
     return ledgers, list(after.values()), era.number
 
@@ -156,7 +154,6 @@ def _with_expectations(
     spec: JobSpec,
     ledgers: Ledgers,
     latest: Mapping[str, Era],
-    estimate: Callable[[Hardware], ArmEstimate | None],
     profile: Callable[[Hardware], Profile],
 ) -> Iterable[Era]:
     """The open eras with what is expected in them; first those that do not need the others."""
@@ -167,8 +164,7 @@ def _with_expectations(
         elsewhere = []
         if key not in known:
             elsewhere = [following(ledgers[other], found[other]) for other in known]
-        arm = None if default in ledger["arms"] else estimate(hardware)
-        expected = expectation(spec, ledger, arm, profile(hardware), elsewhere)
+        expected = expectation(spec, ledger, profile(hardware), elsewhere)
         found[key] = replace(found[key], expected=expected)
     return found.values()
 

@@ -91,7 +91,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.spent.energy_j == 230.0  # a running trial does not count yet
     (here,) = found.hardware
     assert here.expected is not None
-    assert (here.basis, here.default_runs) == ("runs", 2)
+    assert here.default_runs == 2
     assert here.expected.energy_j.estimate == pytest.approx(100.0)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(-30.0)
@@ -109,7 +109,7 @@ def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
     empty = savings.job_savings("job")
     assert empty.saved is None
-    assert [(each.expected, each.basis) for each in empty.hardware] == [(None, None)]
+    assert [each.expected for each in empty.hardware] == [None]
     report(number := start(), 30.0)
     end(number, "errored")
     found = savings.job_savings("job")

@@ -91,7 +91,6 @@ def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always()
                     "recurrences": 1,
                     "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
                     "expected": None,
-                    "basis": "runs",
                     "default_runs": 1,
                     "saved": None,
                 }

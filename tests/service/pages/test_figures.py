@@ -32,7 +32,7 @@ def test_a_legend_names_the_gpu_models_of_few_batch_sizes() -> None:
 
 def spent(cost: float, recurrences: int, hardware: Hardware = HARDWARE) -> SavedOnHardware:
     """What a job has spent on some hardware, in all."""
-    nothing = {"expected": None, "basis": None, "default_runs": 0, "saved": None}
+    nothing = {"expected": None, "default_runs": 0, "saved": None}
     amounts = Spent(energy_j=1.0, time_s=1.0, cost=cost)
     return SavedOnHardware(**asdict(hardware), spent=amounts, recurrences=recurrences, **nothing)
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, strategies
 from service.jobs import HARDWARE, spec
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
 from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
@@ -35,7 +34,6 @@ class Job(JobLedger):
     ) -> None:
         super().__init__(spec, profile)
         self.hardware = replace(HARDWARE, max_power_w=max_power_w)
-        self.estimate: ArmEstimate | None = None
 
     def run(
         self,
@@ -51,7 +49,7 @@ class Job(JobLedger):
         default_w = None if limit_w is None else self.default_limit_w
         spent = energy_j, time_s, cost
         end = Ended(batch_size, self.hardware, outcome, *spent, limit_w, default_w)
-        self.end(end, self.estimate)
+        self.end(end)
 
     @property
     def ledger(self) -> Ledger:
@@ -120,42 +118,14 @@ def test_expectations_are_right_where_runs_are_stopped(bound: float) -> None:
     assert np.mean(found) == pytest.approx(100 * math.exp(0.3**2 / 2), rel=0.04)
 
 
-def test_before_a_run_of_the_default_the_policys_estimate_stands_in() -> None:
-    job = Job(spec(eta_knob=0.5), max_power_w=20.0)
-    assert job.saved is None
-    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
-    job.run(8, 100.0)  # two octaves from the default
-    job.run(64, 50.0)  # one octave; its cost is 75 J
-    assert job.expected.energy_j == pytest.approx(200.0, rel=1e-5)
-    assert job.expected.time_s == pytest.approx(20.0, rel=1e-5)
-    relative = 1.96 * math.hypot(0.1, expected.RATIO_NOISE)
-    assert job.expected.energy_error_j == pytest.approx(200 * relative, rel=1e-4)
-    job.run(32, 90.0)
-    assert job.expected.energy_j == 90.0
-
-
-@pytest.mark.parametrize(
-    "estimate",
-    [
-        None,
-        ArmEstimate(32, 0, None, None, "alive"),
-        ArmEstimate(32, 3, 300.0, 30.0, "not_converged"),
-    ],
-)
-def test_a_default_that_never_converged_has_no_expectation(estimate: ArmEstimate | None) -> None:
+def test_a_default_that_never_converged_has_no_expectation() -> None:
     job = Job()
-    job.estimate = estimate
     for _ in range(3):
         job.run(32, 500.0, outcome="not_converged")
         job.run(64, 100.0)
     assert job.saved is None
-
-
-def test_the_policys_estimate_is_converted_to_the_default_power_limit() -> None:
-    job = Job(profile=PROFILE)
-    job.estimate = ArmEstimate(32, 0, 300.0, 30.0, "alive")
-    job.run(64, 100.0, limit_w=200.0)
-    assert job.expected.energy_j == pytest.approx(300.0 * 30 / 25, rel=1e-5)
+    job.run(32, 90.0)
+    assert job.expected.energy_j == 90.0
 
 
 RUNS = strategies.lists(
@@ -174,7 +144,6 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
     runs: list[tuple[int, float, float, Outcome]], eta_knob: float
 ) -> None:
     job = Job(spec(eta_knob=eta_knob))
-    job.estimate = ArmEstimate(32, 0, 1e20, 1e20, "alive")
     for run in runs:
         job.run(*run)
     assert [era.number for era in job.eras] == list(range(1, len(job.eras) + 1))
