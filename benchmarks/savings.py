@@ -70,7 +70,7 @@ class JobLedger:
     @property
     def saved(self) -> Amounts | None:
         """What the job has saved."""
-        return saved(self.spec, self.eras)
+        return saved(self.eras)
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,20 @@ class Answer:
     Args:
         recurrences: Its runs that converged.
         found: What it is said to have saved.
-        truth: Joules, seconds and cost that it has truly saved.
-        known_error: Half-width of the cost's interval if the noise were known; None if the default
-            has never run.
+        truth: Joules and seconds that it has truly saved.
+        known_error: Half-width of the energy's interval if the noise were known; None if the
+            default has never run.
     """
 
     recurrences: int
     found: Amounts
-    truth: tuple[float, float, float]
+    truth: tuple[float, float]
     known_error: float | None
 
     @property
     def held(self) -> list[bool]:
         """Whether each interval holds the truth."""
-        found = (self.found.energy_j, self.found.time_s, self.found.cost)
+        found = (self.found.energy_j, self.found.time_s)
         return [each.low <= x <= each.high for each, x in zip(found, self.truth, strict=True)]
 
 
@@ -107,7 +107,7 @@ def simulate(
     """
     spec = workload.spec(policy=policy, seed=seed)
     simulated, runner, ledger = SimulatedJob(spec), TrialRunner(spec), JobLedger(spec)
-    truth, count, of_default = np.zeros(3), 0, 0
+    truth, count, of_default = np.zeros(2), 0, 0
     for recurrence in range(max(after)):
         now = workload.at(recurrence)
         default = now.settings[spec.default_batch_size]
@@ -126,24 +126,23 @@ def simulate(
             spent = (ended.energy_j, ended.time_s, cost)
             simulated.end(started, ended.result, cost, ended.epochs)
             ledger.end(Ended(started.choice.batch_size, workload.hardware, ended.result, *spent))
-            truth -= spent
+            truth -= spent[:2]
             if ended.result == "converged":
                 break
         else:
             continue
         count += 1
         of_default += started.choice.batch_size == spec.default_batch_size
-        cost = spec.cost(expected.energy_j, expected.time_s, now.max_power_w)
-        truth += (expected.energy_j, expected.time_s, cost)
+        truth += (expected.energy_j, expected.time_s)
         if recurrence + 1 in after and (found := ledger.saved):
             sigma = np.log([each for each in default.target_epochs if math.isfinite(each)]).std()
             known = (
-                count * cost * math.expm1(1.96 * sigma / math.sqrt(of_default))
+                count * expected.energy_j * math.expm1(1.96 * sigma / math.sqrt(of_default))
                 if of_default
                 else None
             )
-            energy_j, time_s, of_cost = truth.tolist()
-            yield ledger, Answer(recurrence + 1, found, (energy_j, time_s, of_cost), known)
+            energy_j, time_s = truth.tolist()
+            yield ledger, Answer(recurrence + 1, found, (energy_j, time_s), known)
 
 
 def answers(kind: str, policy: str, seeds: Sequence[int], after: Sequence[int]) -> list[Answer]:
@@ -161,8 +160,10 @@ def coverage(given: Sequence[Answer]) -> float:
 
 
 def width(given: Sequence[Answer]) -> float:
-    """The median of half-widths of the cost's interval, relative to one that knows the noise."""
-    return float(np.median([a.found.cost.error / a.known_error for a in given if a.known_error]))
+    """The median of half-widths of the energy's interval, relative to one that knows the noise."""
+    return float(
+        np.median([a.found.energy_j.error / a.known_error for a in given if a.known_error])
+    )
 
 
 def main() -> None:

@@ -107,10 +107,6 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval; "
         "a negative value means that it used more):"
     )
-    for name, field, unit in (
-        ("energy", "energy_j", "J"),
-        ("time", "time_s", "s"),
-        ("cost", "cost", "J"),
-    ):
+    for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         yield f"  {name}: {estimate} {unit} ({low} to {high} {unit})"

@@ -155,7 +155,7 @@ def largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings
 
 def _job_savings(session: Session, job: Job, weeks: int) -> JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
-    known = saved(spec, eras)
+    known = saved(eras)
     return JobSavings(
         job_id=str(job.job_id),
         estimated=job.estimated,
@@ -172,14 +172,14 @@ def _on_hardware(
     job: Job, spec: JobSpec, eras: Sequence[Era], hardware: Hardware
 ) -> SavedOnHardware:
     eras = [era for era in eras if era.hardware == hardware]
-    known, latest = saved(spec, eras), eras[-1] if eras else None
+    known, latest = saved(eras), eras[-1] if eras else None
     arms = job.ledger[hardware.key]["arms"] if eras else {}
     runs = arms.get(str(spec.default_batch_size), {}).get("runs", 0)
     return SavedOnHardware(
         **asdict(hardware),
         recurrences=sum(era.recurrences for era in eras),
         spent=_spent(eras),
-        expected=expected(spec, latest) if latest else None,
+        expected=expected(latest) if latest else None,
         default_runs=runs,
         saved=None if known is None else _amounts(known),
     )

@@ -45,7 +45,7 @@ class Replay:
         same = self.state == job.state
         job.state = self.state
         jobs.summarize(job, spec)
-        same &= savings.replace(session, job, spec, self.ledger, self.eras)
+        same &= savings.replace(session, job, self.ledger, self.eras)
         for row, counts in zip(self.rows, self.counted, strict=True):
             same &= row.counted == counts
             values = {"counted": counts, "era": self.era_of.get(row.trial_number)}
@@ -66,7 +66,7 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     counted = trial.counted or any(
         row.counted and row.batch_size == trial.batch_size for row in others
     )
-    savings.take_back(session, job, spec, trial, others)
+    savings.take_back(session, job, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason, trial.counted = "", False
     job.sequence += 1

@@ -23,7 +23,6 @@ from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import EndedTrial, Era, Ledgers, record, with_spending_of
 from zeus_service.savings.power import Profile
 from zeus_service.savings.report import Amounts, Estimate, saved
-from zeus_service.savings.report import expected as expected_of
 
 Profiles = Mapping[tuple[str, int], Profile]
 """What was measured at each power limit, by the GPUs' model and number."""
@@ -54,7 +53,7 @@ def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
     rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
     job.ledger, eras, trial.era = add_end(spec, job.ledger, list(map(_era, rows)), trial, profiles)
-    _store(session, job, spec, eras, rows)
+    _store(session, job, eras, rows)
 
 
 def add_end(
@@ -72,9 +71,7 @@ def add_end(
     return record(spec, ledger, eras, trial, profile)
 
 
-def take_back(
-    session: Session, job: Job, spec: JobSpec, trial: Trial, others: Iterable[Any]
-) -> None:
+def take_back(session: Session, job: Job, trial: Trial, others: Iterable[Any]) -> None:
     """Take what a trial had spent from the era that it counts in: it is running again.
 
     `others` are the job's other trials, in the order of their ends.
@@ -87,12 +84,10 @@ def take_back(
         with_spending_of(era, rest) if era.number == trial.era else era for era in map(_era, rows)
     ]
     trial.era = None
-    _store(session, job, spec, eras, rows)
+    _store(session, job, eras, rows)
 
 
-def replace(
-    session: Session, job: Job, spec: JobSpec, ledger: dict[str, Any], eras: Sequence[Era]
-) -> bool:
+def replace(session: Session, job: Job, ledger: dict[str, Any], eras: Sequence[Era]) -> bool:
     """Replace a locked job's savings by those of a replay; return whether these are the same.
 
     Sums may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
@@ -103,7 +98,7 @@ def replace(
         session.delete(row)
     session.flush()
     job.ledger = ledger
-    _store(session, job, spec, eras)
+    _store(session, job, eras)
     pairs, scale = zip(before, _sums(job), strict=True), max(map(abs, before))
     return all(math.isclose(was, now, rel_tol=1e-6, abs_tol=1e-6 * scale) for was, now in pairs)
 
@@ -160,37 +155,41 @@ def by_week(
     """
     era = tables.Era
     week = unix_week(Trial.ended_at).label("week")
-    converged = func.sum(_CONVERGED)
-    gpu_time_s = Trial.time_s * Trial.__table__.c.num_devices
-    amounts = zip(_QUANTITIES, (Trial.energy_j, Trial.time_s, Trial.cost, gpu_time_s), strict=True)
-    spent = [func.sum(amount).label(name) for name, amount in amounts]
-    expected = [getattr(era, f"expected_{name}") for name in _QUANTITIES]
-    errors = [getattr(era, f"expected_{name}_error") for name in _QUANTITIES]
+    expected = [getattr(era, f"expected_{name}") for name in _EXPECTED]
     is_known = era.expected_energy_j.is_not(None)
     is_there = Job.job_id.is_not(None) if job is None else Job.key == job.key
     inner = (
-        select(week, converged.label("converged"), *spent, *expected, *errors)
+        select(
+            week,
+            func.sum(case((Trial.outcome == "converged", 1), else_=0)).label("converged"),
+            func.sum(Trial.energy_j).label("energy_j"),
+            func.sum(Trial.time_s).label("time_s"),
+            func.max(Trial.__table__.c.num_devices).label("devices"),  # an era's are the same
+            *expected,
+        )
         .join(era, (era.job_key == Trial.job_key) & (era.era == Trial.era))
         .join(Job, Job.key == Trial.job_key)
         .where(week > unix_week(unix_now()) - weeks, is_known, is_there)
-        .group_by(week, Trial.job_key, Trial.era, *expected, *errors)
+        .group_by(week, Trial.job_key, Trial.era, *expected)
         .subquery()
     )
-    n = inner.c.converged
-    means = [
-        func.sum(n * inner.c[each.key] - inner.c[total.key])
-        for each, total in zip(expected, spent, strict=True)
+    this, n = inner.c, inner.c.converged
+    time_s, time_error_s = n * this.expected_time_s - this.time_s, n * this.expected_time_error_s
+    parts = [
+        (n * this.expected_energy_j - this.energy_j, n * this.expected_energy_error_j),
+        (time_s, time_error_s),
+        (this.devices * time_s, this.devices * time_error_s),
     ]
-    squares = [func.sum(n * n * inner.c[each.key] * inner.c[each.key]) for each in errors]
-    query = select(inner.c.week, func.sum(n), *means, *squares).group_by(inner.c.week)
-    rows = session.execute(query.order_by(inner.c.week)).all()
+    means = [func.sum(mean) for mean, _ in parts]
+    squares = [func.sum(error * error) for _, error in parts]
+    query = select(this.week, func.sum(n), *means, *squares).group_by(this.week)
+    rows = session.execute(query.order_by(this.week)).all()
     return [(row[0], int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
 
 
 _QUANTITIES = tuple(Amounts.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
-_EXPECTED = tuple(f"expected_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
-_CONVERGED = case((Trial.outcome == "converged", 1), else_=0)
+_EXPECTED = tuple(Expected.__dataclass_fields__)
 
 
 def _eras(job: Job) -> Select[tables.Era]:
@@ -200,23 +199,13 @@ def _eras(job: Job) -> Select[tables.Era]:
 def _era(row: tables.Era) -> Era:
     expected = None
     if row.expected_energy_j is not None:
-        expected = Expected(
-            energy_j=row.expected_energy_j,
-            time_s=row.expected_time_s or 0.0,
-            energy_error_j=row.expected_energy_j_error or 0.0,
-            time_error_s=row.expected_time_s_error or 0.0,
-            carried_from=row.carried_from,
-        )
+        expected = Expected(*(getattr(row, f"expected_{name}") for name in _EXPECTED))
     spent = row.spent_energy_j, row.spent_time_s, row.spent_cost
     return Era(row.era, Hardware(**row.hardware), row.recurrences, *spent, expected)
 
 
 def _store(
-    session: Session,
-    job: Job,
-    spec: JobSpec,
-    eras: Sequence[Era],
-    rows: Iterable[tables.Era] = (),
+    session: Session, job: Job, eras: Sequence[Era], rows: Iterable[tables.Era] = ()
 ) -> None:
     """Store a job's eras in these rows, and in new ones, and what the job has saved."""
     known = {row.era: row for row in rows}
@@ -224,27 +213,17 @@ def _store(
         row = known.get(era.number) or tables.Era(job_key=job.key, era=era.number)
         row.hardware, row.recurrences = asdict(era.hardware), era.recurrences
         row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
-        row.carried_from = None if era.expected is None else era.expected.carried_from
-        for name, value in _expected_columns(spec, era).items():
-            setattr(row, name, value)
+        for name in _EXPECTED:
+            setattr(row, f"expected_{name}", getattr(era.expected, name, None))
         if era.number not in known:
             session.add(row)
             session.flush()  # so that the next end in this transaction finds it
-    in_all = saved(spec, eras)
+    in_all = saved(eras)
     for name in _QUANTITIES:
         estimate = None if in_all is None else getattr(in_all, name)
         setattr(job, f"saved_{name}", None if estimate is None else estimate.estimate)
         setattr(job, f"saved_{name}_error", None if estimate is None else estimate.error)
     job.spent_energy_j = sum(era.energy_j for era in eras if era.expected)
-
-
-def _expected_columns(spec: JobSpec, era: Era) -> dict[str, float | None]:
-    one = expected_of(spec, era)
-    if one is None:
-        return dict.fromkeys(_EXPECTED)
-    estimates = [getattr(one, name) for name in _QUANTITIES]
-    values = (each for estimate in estimates for each in (estimate.estimate, estimate.error))
-    return dict(zip(_EXPECTED, values, strict=True))
 
 
 def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:

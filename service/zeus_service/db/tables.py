@@ -93,8 +93,6 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     """Half the width of the 95 % interval."""
     saved_time_s: Mapped[float | None]
     saved_time_s_error: Mapped[float | None]
-    saved_cost: Mapped[float | None]
-    saved_cost_error: Mapped[float | None]
     saved_gpu_time_s: Mapped[float | None]
     saved_gpu_time_s_error: Mapped[float | None]
     spent_energy_j: Mapped[float]
@@ -210,16 +208,10 @@ class Era(db.Model):  # type: ignore[name-defined, misc]
     spent_cost: Mapped[float]
     expected_energy_j: Mapped[float | None]
     """Of one run of the default; null while nothing is known, like the columns below."""
-    expected_energy_j_error: Mapped[float | None]
+    expected_energy_error_j: Mapped[float | None]
     """Half the width of the 95 % interval."""
     expected_time_s: Mapped[float | None]
-    expected_time_s_error: Mapped[float | None]
-    expected_cost: Mapped[float | None]
-    expected_cost_error: Mapped[float | None]
-    expected_gpu_time_s: Mapped[float | None]
-    expected_gpu_time_s_error: Mapped[float | None]
-    carried_from: Mapped[int | None]
-    """The era whose expectation this one's is, times the change since."""
+    expected_time_error_s: Mapped[float | None]
     hardware: Mapped[dict[str, Any]]
 
 

@@ -131,7 +131,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
     have a common cause: what a run of the default is expected to take.
     """
     drawn = [
-        (trial, era.expected_energy_j, era.expected_energy_j_error or 0.0)
+        (trial, era.expected_energy_j, era.expected_energy_error_j or 0.0)
         for trial, era in ended
         if era and era.expected_energy_j is not None
     ]

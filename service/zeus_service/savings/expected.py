@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
@@ -63,14 +63,12 @@ class Expected:
         time_s: Seconds.
         energy_error_j: Half the width of the energy's 95 % interval.
         time_error_s: Half the width of the time's 95 % interval.
-        carried_from: The era whose expectation it is, times the change since; None if it is none's.
     """
 
     energy_j: float
     time_s: float
     energy_error_j: float
     time_error_s: float
-    carried_from: int | None = None
 
 
 def expectation(
@@ -172,7 +170,7 @@ def _carried_over(spec: JobSpec, ledger: Ledger, change_noise: float) -> Expecte
         mean.append(then * factor)
         of_change = lognormal.relative_error(deviation, degrees)
         error.append(factor * math.hypot(then_error, then * of_change))
-    return replace(_expected(mean, error), carried_from=before["era"])
+    return _expected(mean, error)
 
 
 def _share_of_limit(arm: Arm, default_limit_w: float | None) -> float:

@@ -177,7 +177,6 @@ def following(ledger: Ledger, era: Era) -> Ledger:
         "squares": squares,
         "degrees": degrees,
         "before": {
-            "era": era.number,
             "arms": ledger["arms"],
             "expected": asdict(era.expected),
             "default_limit_w": ledger["default_limit_w"],

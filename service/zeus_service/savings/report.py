@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Self
 
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era
 
@@ -39,43 +39,28 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Amounts:
-    """Estimates of joules, seconds, cost, and the time of each GPU, summed."""
+    """Estimates of joules, seconds, and the time of each GPU, summed."""
 
     energy_j: Estimate
     time_s: Estimate
-    cost: Estimate
     gpu_time_s: Estimate
 
 
-def saved(spec: JobSpec, eras: Sequence[Era]) -> Amounts | None:
+def saved(eras: Sequence[Era]) -> Amounts | None:
     """What a job has saved over its eras; None if no era has an expectation.
 
     It is negative where more was spent than is expected of the default batch size.
 
-    For the trials of a day or a week, give each era with their sums alone. An expectation that was
-    carried over is wrong in the same direction as the one that it comes from: their errors add up.
-    Others are independent.
-
-    Args:
-        spec: The job.
-        eras: Those without an expectation are left out.
+    The errors of eras add up: an expectation that was carried over is wrong in the same direction
+    as the one that it comes from.
     """
-    known = {era.number: era.expected for era in eras if era.expected is not None}
-    chains: dict[int, Amounts] = {}
-    for era in eras:
-        if era.expected is None:
-            continue
-        first = era.number
-        while (before := known[first].carried_from) is not None and before in known:
-            first = before
-        part = _saved(spec, era, era.expected)
-        chains[first] = _chained(chains[first], part) if first in chains else part
-    return total(chains.values()) if chains else None
+    parts = [_saved(era, era.expected) for era in eras if era.expected is not None]
+    return reduce(_together, parts) if parts else None
 
 
-def expected(spec: JobSpec, era: Era) -> Amounts | None:
+def expected(era: Era) -> Amounts | None:
     """What one run of the default is expected to spend: what a run for nothing would save."""
-    return saved(spec, [replace(era, recurrences=1, energy_j=0.0, time_s=0.0, cost=0.0)])
+    return saved([replace(era, recurrences=1, energy_j=0.0, time_s=0.0)])
 
 
 def total(parts: Iterable[Amounts]) -> Amounts:
@@ -92,19 +77,13 @@ def total(parts: Iterable[Amounts]) -> Amounts:
     )
 
 
-def _saved(spec: JobSpec, era: Era, expected: Expected) -> Amounts:
-    n, max_power_w = era.recurrences, era.hardware.max_power_w
-    cost = spec.cost(expected.energy_j, expected.time_s, max_power_w)
-    cost_error = spec.cost(expected.energy_error_j, expected.time_error_s, max_power_w)
+def _saved(era: Era, expected: Expected) -> Amounts:
+    n = era.recurrences
+    energy = Estimate.of(n * expected.energy_j - era.energy_j, n * expected.energy_error_j)
     time = Estimate.of(n * expected.time_s - era.time_s, n * expected.time_error_s)
-    return Amounts(
-        Estimate.of(n * expected.energy_j - era.energy_j, n * expected.energy_error_j),
-        time,
-        Estimate.of(n * cost - era.cost, n * cost_error),
-        time.times(era.hardware.num_devices),
-    )
+    return Amounts(energy, time, time.times(era.hardware.num_devices))
 
 
-def _chained(one: Amounts, other: Amounts) -> Amounts:
+def _together(one: Amounts, other: Amounts) -> Amounts:
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
     return Amounts(*(Estimate.of(a.estimate + b.estimate, a.error + b.error) for a, b in pairs))

@@ -80,7 +80,7 @@ def test_what_was_saved_is_unknown_until_the_baselines_end_and_the_default_has_c
 
 def test_nothing_saved_has_no_sign() -> None:
     interval = {"estimate": -0.04, "low": -9.0, "high": 0.0}
-    amounts = {"energy_j": interval, "time_s": interval, "cost": interval}
+    amounts = {"energy_j": interval, "time_s": interval}
     assert "  energy: 0.0 J (-9.0 to 0.0 J)" in summary.saved("nightly", {"saved": amounts}, [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import date
 from typing import Any
 
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     assert found.saved is None
     assert found.spent.energy_j == 30.0
     assert (of_all().jobs, of_all().unknown) == (1, 1)
-    assert of_all().saved.cost.estimate == 0.0
+    assert of_all().saved.energy_j.estimate == 0.0
 
 
 def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: Flask) -> None:
@@ -182,7 +182,7 @@ def test_money_is_the_price_of_the_energy_and_of_the_hours_of_all_gpus(
         found = of_all()
         assert found.saved.gpu_time_s.estimate == pytest.approx(2 * 100 * 3600)
         (week,) = found.weeks
-        assert week.saved == found.saved
+        assert astuple(week.saved.gpu_time_s) == pytest.approx(astuple(found.saved.gpu_time_s))
         return found.saved.money and found.saved.money.estimate
 
     assert money() is None

@@ -121,7 +121,7 @@ def test_altering_a_table_keeps_the_rows_that_refer_to_it(
         f"revision, down_revision = '9999', {known_revisions()[0]!r}\n"
         "def upgrade():\n"
         "    with op.batch_alter_table('jobs') as jobs:\n"
-        "        jobs.alter_column('saved_cost', type_=sa.Float())\n"
+        "        jobs.alter_column('saved_time_s', type_=sa.Float())\n"
     )
     monkeypatch.setattr(database, "MIGRATIONS", revisions)
     upgrade(app)

@@ -37,7 +37,7 @@ def spent(cost: float, recurrences: int, hardware: Hardware = HARDWARE) -> Saved
     return SavedOnHardware(**asdict(hardware), spent=amounts, recurrences=recurrences, **nothing)
 
 
-ERA = SimpleNamespace(expected_energy_j=7200.0, expected_energy_j_error=3600.0)
+ERA = SimpleNamespace(expected_energy_j=7200.0, expected_energy_error_j=3600.0)
 
 
 def test_regret_compares_each_run_with_the_best_on_its_own_hardware() -> None:
@@ -70,7 +70,7 @@ def test_regret_is_what_runs_cost_beyond_the_best() -> None:
 @pytest.mark.parametrize("earlier_j", [0.0, 3600.0])
 def test_the_energy_saved_ends_with_what_was_saved_in_all_and_has_a_band(earlier_j: float) -> None:
     energy = Estimate.of(7200.0 + earlier_j, 3600.0)
-    in_all = JobSavings.model_construct(saved=Amounts(*[energy] * 4), estimated=False)
+    in_all = JobSavings.model_construct(saved=Amounts(*[energy] * 3), estimated=False)
     ended = [(row(trial_number=4, energy_j=0.0), ERA)]
     figure = figures.saved(in_all, ended)
     low, high, line = figure["data"]
@@ -86,10 +86,10 @@ def test_a_sum_that_is_zero_but_for_rounding_is_zero() -> None:
     ended = [
         (row(trial_number=number, energy_j=0.0), SimpleNamespace(**vars(ERA) | each))
         for number, part in enumerate(parts, start=1)
-        for each in [{"expected_energy_j": part, "expected_energy_j_error": part}]
+        for each in [{"expected_energy_j": part, "expected_energy_error_j": part}]
     ]
     in_all = Estimate.of(sum(parts) - 1e-9, sum(parts) + 1e-9)
-    savings = JobSavings.model_construct(saved=Amounts(*[in_all] * 4), estimated=False)
+    savings = JobSavings.model_construct(saved=Amounts(*[in_all] * 3), estimated=False)
     *ends, line = figures.saved(savings, ended)["data"]
     assert [each["y"][0] for each in (*ends, line)] == [0.0, 0.0, 0.0]
     assert line["hovertext"][0] == "0 J, 0 to 0 J"

@@ -159,7 +159,9 @@ def test_savings_are_recurrences_times_the_expectation_less_all_that_was_spent(
     if job.saved:
         scale = sum(end.time_s for end, _ in job.trials) + abs(saved_s)
         assert job.saved.time_s.estimate == pytest.approx(saved_s, abs=1e-9 * scale)
-        assert all(math.isfinite(x) for x in (job.saved.cost.estimate, job.saved.cost.error))
+        assert all(
+            math.isfinite(x) for x in (job.saved.energy_j.estimate, job.saved.energy_j.error)
+        )
     uncounted = [end for end, number in job.trials if number is None]
     assert all(end.outcome == "converged" and end.energy_j * end.time_s < 1e7 for end in uncounted)
     assert json.loads(json.dumps(job.ledger, allow_nan=False)) == job.ledger

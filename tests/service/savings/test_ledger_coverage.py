@@ -34,7 +34,7 @@ def test_a_job_that_always_takes_its_default_has_saved_nothing_within_its_interv
     for seed in SEEDS:
         workload = family.case("ordinary", seed).workload
         for ledger, answer in simulate(workload, "default", seed, [3, 30]):
-            spent = sum(era.cost for era in ledger.eras)
-            assert answer.found.cost.estimate == pytest.approx(0, abs=1e-9 * spent)
-            held.append(abs(answer.truth[2]) <= answer.found.cost.error)
+            spent = sum(era.energy_j for era in ledger.eras)
+            assert answer.found.energy_j.estimate == pytest.approx(0, abs=1e-9 * spent)
+            held.append(abs(answer.truth[0]) <= answer.found.energy_j.error)
     assert sum(held) / len(held) >= 0.9

@@ -6,38 +6,26 @@ import math
 from dataclasses import replace
 
 import pytest
-from service.jobs import HARDWARE, spec
+from service.jobs import HARDWARE
 from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era
-from zeus_service.savings.report import saved
+from zeus_service.savings.report import saved, total
 
-JOB, POWER_W = spec(eta_knob=0.25), HARDWARE.max_power_w
-ERA = Era(
-    1, HARDWARE, 4, 300.0, 30.0, JOB.cost(300.0, 30.0, POWER_W), Expected(100.0, 10.0, 5.0, 1.0)
-)
+ERA = Era(1, HARDWARE, 4, 300.0, 30.0, 5000.0, Expected(100.0, 10.0, 5.0, 1.0))
 
 
-def test_errors_of_eras_are_independent_unless_an_expectation_was_carried_over() -> None:
-    def era(number: int, carried_from: int | None = None) -> Era:
-        return replace(ERA, number=number, expected=replace(known, carried_from=carried_from))
-
-    known = Expected(100.0, 10.0, 5.0, 1.0)
-    for eras, wanted in (
-        ([era(1), era(2)], math.hypot(20, 20)),
-        ([era(1), era(2, 1)], 40),
-        ([era(1), era(2, 1), era(3, 2), era(4)], math.hypot(60, 20)),
-        ([era(1, 4), era(2), era(4)], math.hypot(40, 20)),  # carried over from other hardware
-        ([era(2, 1), era(3)], math.hypot(20, 20)),  # of a week without trials of the first
-    ):
-        found = saved(JOB, eras)
-        assert found is not None
-        assert found.energy_j.error == pytest.approx(wanted)
+def test_errors_of_a_jobs_eras_add_up_and_those_of_jobs_are_independent() -> None:
+    later = replace(ERA, number=2, expected=Expected(50.0, 5.0, 2.0, 1.0))
+    unknown = replace(ERA, number=3, expected=None)
+    job = saved([ERA, later, unknown])
+    assert job is not None
+    assert job.energy_j.estimate == 4 * 100 - 300 + 4 * 50 - 300
+    assert job.energy_j.error == 4 * 5 + 4 * 2
+    assert total([job, job]).energy_j.error == pytest.approx(math.hypot(28, 28))
 
 
-def test_each_era_costs_by_the_power_of_its_own_hardware() -> None:
-    other = replace(HARDWARE, max_power_w=5 * POWER_W)
-    there = replace(ERA, number=2, hardware=other, cost=JOB.cost(300.0, 30.0, 5 * POWER_W))
-    found = saved(JOB, [ERA, there])
+def test_each_era_counts_the_gpus_of_its_own_hardware() -> None:
+    found = saved([ERA, replace(ERA, number=2, hardware=replace(HARDWARE, num_devices=8))])
     assert found is not None
-    costs = [JOB.cost(100.0, 10.0, power_w) for power_w in (POWER_W, 5 * POWER_W)]
-    assert found.cost.estimate == pytest.approx(sum(costs))
+    assert found.time_s.estimate == 2 * (4 * 10 - 30)
+    assert found.gpu_time_s.estimate == (HARDWARE.num_devices + 8) * (4 * 10 - 30)
