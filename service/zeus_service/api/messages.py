@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     create_model,
-    model_validator,
 )
 
 from zeus_service.bandit.hardware import Hardware
@@ -319,15 +318,6 @@ class PowerProfile(Message):
     max_power_w: PositiveAmount
     search: Name
     measured_at: AwareDatetime
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        limits = [point.limit_w for point in self.points]
-        if len(set(limits)) != len(limits):
-            raise ValueError("points must not repeat a limit_w")
-        if self.chosen_w not in limits:
-            raise ValueError(f"chosen_w {self.chosen_w} is not the limit_w of a point")
-        return self
 
 
 class PowerProfileList(Message):

@@ -159,7 +159,7 @@ class _Database(Collector):
         up = ("zeus_bso_database_up", "1 if the database can be reached, else 0.")
         try:
             with time_limit(_SCRAPE_S):
-                jobs, running, totals = _read()
+                jobs, running, total = _read()
         except (SQLAlchemyError, Contended):
             yield GaugeMetricFamily(*up, 0)
             return
@@ -167,7 +167,7 @@ class _Database(Collector):
         yield GaugeMetricFamily("zeus_bso_jobs", "Jobs registered.", jobs)
         alive = "Trials that have not ended, and whose lease has not expired."
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
-        yield from _saved(totals)
+        yield from _saved(total)
         config = current_config()
         for name, value in (
             ("zeus_bso_price_per_kwh", config.price_per_kwh),
@@ -177,19 +177,13 @@ class _Database(Collector):
                 yield GaugeMetricFamily(name, "As configured.", value)
 
 
-def _saved(totals: list[savings.Total]) -> Iterator[GaugeMetricFamily]:
-    """What was saved, and the bounds of its 95 % interval, by whether meters estimate."""
+def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:
+    """What was saved, and the bounds of its 95 % interval."""
     for unit, (name, what) in _SAVED.items():
         for end, bound in _BOUNDS.items():
-            family = GaugeMetricFamily(
-                f"zeus_bso_saved_{unit}{end}",
-                f"{what} saved compared with the default batch sizes{bound}.",
-                labels=("estimated",),
-            )
-            for total in totals:
-                value = getattr(getattr(total.saved, name), end.strip("_") or "estimate")
-                family.add_metric((str(total.estimated).lower(),), value)
-            yield family
+            what_it_is = f"{what} saved compared with the default batch sizes{bound}."
+            value = getattr(getattr(total.saved, name), end.strip("_") or "estimate")
+            yield GaugeMetricFamily(f"zeus_bso_saved_{unit}{end}", what_it_is, value)
 
 
 _SAVED = {"joules": ("energy_j", "Joules"), "seconds": ("time_s", "Seconds")}
@@ -201,9 +195,9 @@ _BOUNDS = {
 
 
 @use_case(read_only=True)
-def _read(session: Session) -> tuple[int, int, list[savings.Total]]:
+def _read(session: Session) -> tuple[int, int, savings.Total]:
     jobs = session.scalar(select(func.count()).select_from(Job).where(Job.job_id.is_not(None)))
     has_lease = Trial.lease_expires_at >= unix_now()
     running = select(func.count()).select_from(Trial).join(Job, Job.key == Trial.job_key)
     running = running.where(Job.job_id.is_not(None), Trial.outcome.is_(None), has_lease)
-    return jobs or 0, session.scalar(running) or 0, savings.totals(session)
+    return jobs or 0, session.scalar(running) or 0, savings.total(session)

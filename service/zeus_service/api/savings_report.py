@@ -21,7 +21,7 @@ from zeus_service.db.clock import SINCE_MONDAY_S, WEEK_S
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job
 from zeus_service.savings.ledger import Era
-from zeus_service.savings.report import J_PER_KWH, Amounts, Estimate, expected, saved, total
+from zeus_service.savings.report import J_PER_KWH, Amounts, Estimate, expected, saved
 
 WEEKS = 13
 """How many of the latest weeks are shown, unless another number is asked for."""
@@ -92,19 +92,6 @@ class JobSavings(Message):
     spent: Spent
     saved: SavedAmounts | None
     hardware: list[SavedOnHardware]
-    weeks: list[SavedInWeek]
-
-
-class SavingsOfMeter(Message):
-    """What jobs have saved, by whether any of their meters estimates.
-
-    Args:
-        jobs: Jobs with an expectation of what their default spends.
-    """
-
-    estimated: bool
-    jobs: int
-    saved: SavedAmounts
 
 
 class Savings(Message):
@@ -117,7 +104,6 @@ class Savings(Message):
         spent_energy_j: Joules that the others have spent, which is what the default would have
             spent, less what was saved.
         estimated: Whether any part of the savings comes from meters that estimate.
-        by_meter: The parts of jobs whose meters all measure, and of the others.
     """
 
     jobs: int
@@ -126,23 +112,17 @@ class Savings(Message):
     spent_energy_j: float
     estimated: bool
     saved: SavedAmounts
-    by_meter: list[SavingsOfMeter]
     weeks: list[SavedInWeek]
 
 
 @use_case(read_only=True)
-def job_savings(session: Session, job_id: str, *, weeks: int = WEEKS) -> JobSavings:
-    """Return what a job has saved, in all and in its latest weeks.
-
-    Args:
-        session: In a transaction.
-        job_id: The job.
-        weeks: How many weeks, the current one included. Without any, it takes no pass over trials.
+def job_savings(session: Session, job_id: str) -> JobSavings:
+    """Return what a job has saved.
 
     Raises:
         NotFound: No such job.
     """
-    return _job_savings(session, jobs.get(session, job_id), weeks)
+    return _job_savings(session, jobs.get(session, job_id))
 
 
 @use_case(read_only=True)
@@ -150,10 +130,10 @@ def largest_savers(session: Session, limit: int) -> list[tuple[float, JobSavings
     """Return the jobs that have saved most energy, and the joules that each has spent for it."""
     query = select(Job).where(Job.job_id.is_not(None), Job.saved_energy_j > 0)
     query = query.order_by(Job.saved_energy_j.desc()).limit(limit).options(undefer_group("state"))
-    return [(job.spent_energy_j, _job_savings(session, job, 0)) for job in session.scalars(query)]
+    return [(job.spent_energy_j, _job_savings(session, job)) for job in session.scalars(query)]
 
 
-def _job_savings(session: Session, job: Job, weeks: int) -> JobSavings:
+def _job_savings(session: Session, job: Job) -> JobSavings:
     spec, eras = jobs.specification(job), savings.load_eras(session, job)
     known = saved(eras)
     return JobSavings(
@@ -164,7 +144,6 @@ def _job_savings(session: Session, job: Job, weeks: int) -> JobSavings:
         spent=_spent(eras),
         saved=None if known is None else _amounts(known),
         hardware=[_on_hardware(job, spec, eras, Hardware.of(each)) for each in job.hardware],
-        weeks=_weeks(session, weeks, job),
     )
 
 
@@ -187,35 +166,29 @@ def _on_hardware(
 
 @use_case(read_only=True)
 def all_savings(session: Session, *, weeks: int = WEEKS) -> Savings:
-    """Return what all jobs have saved together, and in the latest weeks; see `job_savings`."""
-    totals = savings.totals(session)
-    all_jobs = sum(each.jobs for each in totals)
+    """Return what all jobs have saved together, and in the latest weeks.
+
+    Args:
+        session: In a transaction.
+        weeks: How many weeks, the current one included. Without any, it takes no pass over trials.
+    """
+    total = savings.total(session)
     return Savings(
-        jobs=all_jobs,
-        unknown=all_jobs - sum(each.known for each in totals),
-        since=min((each.since for each in totals if each.since), default=None),
-        spent_energy_j=sum(each.spent_energy_j for each in totals),
-        estimated=any(each.estimated and each.known for each in totals),
-        saved=_amounts(total(each.saved for each in totals)),
-        by_meter=[
-            SavingsOfMeter(estimated=each.estimated, jobs=each.known, saved=_amounts(each.saved))
-            for each in totals
+        jobs=total.jobs,
+        unknown=total.jobs - total.known,
+        since=total.since,
+        spent_energy_j=total.spent_energy_j,
+        estimated=total.estimated,
+        saved=_amounts(total.saved),
+        weeks=[
+            SavedInWeek(
+                week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",
+                recurrences=recurrences,
+                saved=_amounts(part),
+            )
+            for number, recurrences, part in (savings.by_week(session, weeks) if weeks else ())
         ],
-        weeks=_weeks(session, weeks),
     )
-
-
-def _weeks(session: Session, weeks: int, job: Job | None = None) -> list[SavedInWeek]:
-    return [
-        SavedInWeek(
-            week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",
-            recurrences=recurrences,
-            saved=_amounts(part),
-        )
-        for number, recurrences, part in (
-            savings.by_week(session, weeks=weeks, job=job) if weeks else ()
-        )
-    ]
 
 
 def _spent(eras: Iterable[Era]) -> Spent:

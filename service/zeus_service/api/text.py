@@ -7,15 +7,9 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from zeus_service.api.messages import NextTrial, OnHardware
-from zeus_service.api.savings_report import (
-    JobSavings,
-    SavedAmounts,
-    SavedInWeek,
-    Savings,
-)
+from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.reasons import status_in_words
-from zeus_service.savings.report import Estimate
 from zeus_service.units import (
     DURATIONS,
     ENERGIES,
@@ -29,8 +23,6 @@ from zeus_service.units import (
 )
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-COLUMNS = ("week", "recurrences", "energy saved", "95 % interval", "time saved", "95 % interval")
-"""Of a table of weeks."""
 BATCH_SIZES = (
     *("batch size", "runs", "expected cost", "95 % interval", "measured mean", "vs best"),
     "state",
@@ -102,35 +94,28 @@ def host_load(load: float | None) -> str:
     return "" if load is None else f", host load {load:.1f}"
 
 
-def savings_summary(found: JobSavings | Savings) -> str:
-    """What a job or all jobs have saved, in a few sentences."""
-    if isinstance(found, JobSavings):
-        text = _saved(found.saved, f"job {found.job_id!r} has")
-        if found.saved is None:
-            text = (
-                f"job {found.job_id!r}: savings are unknown until a run with the default batch "
-                f"size, {found.default_batch_size}, converges"
-            )
-        meters = sorted({each.meter for each in found.hardware if each.estimated})
-        return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
-    known = found.jobs - found.unknown
-    text = _saved(found.saved, "1 job has" if known == 1 else f"{known} jobs have")
-    if found.unknown:
-        text += f"; not yet known for {found.unknown} job{'s' if found.unknown > 1 else ''}"
-    if found.estimated:
-        (estimated,) = (part for part in found.by_meter if part.estimated)
-        text += f"; energy is estimated for {estimated.jobs} job{'s' if estimated.jobs > 1 else ''}"
-    return text
-
-
-def savings_row(week: SavedInWeek) -> tuple[str, int, str, str, str, str]:
-    """The cells of a week: see `COLUMNS`."""
-    saved, time = week.saved.energy_j, week.saved.time_s
-    return (
-        *(week.week, week.recurrences),
-        *(energy(saved.estimate), _interval(saved, ENERGIES)),
-        *(seconds(time.estimate), _interval(time, DURATIONS)),
-    )
+def savings_summary(found: JobSavings) -> str:
+    """What a job has saved compared with its default batch size, in a sentence."""
+    saved, default = found.saved, f"the default batch size, {found.default_batch_size}"
+    if saved is None:
+        return f"savings are unknown until a run with {default}, converges"
+    parts = [
+        f"{with_unit(value.estimate, units)} ({range_with_unit(value.low, value.high, units)})"
+        for value, units in ((saved.energy_j, ENERGIES), (saved.time_s, DURATIONS))
+    ]
+    if saved.money is not None:
+        value = saved.money
+        estimate, low, high = (
+            money(each, saved.currency) for each in (value.estimate, value.low, value.high)
+        )
+        parts.append(f"{estimate} ({low} to {high})")
+    if saved.co2e_kg is not None:
+        value = saved.co2e_kg
+        estimate, low, high = map(significant, (value.estimate, value.low, value.high))
+        parts.append(f"{estimate} ({low} to {high}) kg CO2e")
+    text = f"saved compared with {default}: {', '.join(parts)}"
+    meters = sorted({each.meter for each in found.hardware if each.estimated})
+    return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
 
 
 def batch_size_rows(
@@ -161,27 +146,3 @@ def batch_size_rows(
             (arm.batch_size, arm.pulls, energy(arm.mean), low_high, measured, against, state)
         )
     return rows
-
-
-def _saved(saved: SavedAmounts | None, who: str) -> str:
-    if saved is None:
-        return ""
-    parts = [
-        f"{with_unit(value.estimate, units)} ({_interval(value, units)})"
-        for value, units in ((saved.energy_j, ENERGIES), (saved.time_s, DURATIONS))
-    ]
-    if saved.money is not None:
-        value = saved.money
-        estimate, low, high = (
-            money(each, saved.currency) for each in (value.estimate, value.low, value.high)
-        )
-        parts.append(f"{estimate} ({low} to {high})")
-    if saved.co2e_kg is not None:
-        value = saved.co2e_kg
-        estimate, low, high = map(significant, (value.estimate, value.low, value.high))
-        parts.append(f"{estimate} ({low} to {high}) kg CO2e")
-    return f"{who} saved {', '.join(parts)} compared with the default batch size"
-
-
-def _interval(value: Estimate, units: Mapping[str, float]) -> str:
-    return range_with_unit(value.low, value.high, units)

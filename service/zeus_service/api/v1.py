@@ -226,11 +226,10 @@ def list_power_profiles(job_id: str, query_data: OnGpus) -> messages.PowerProfil
 
 
 @v1.get(f"{JOB}/savings")
-@v1.input(Span, location="query")
 @v1.output(savings_report.JobSavings)
-def job_savings(job_id: str, query_data: Span) -> savings_report.JobSavings:
+def job_savings(job_id: str) -> savings_report.JobSavings:
     """Show what a job has saved compared with its default batch size."""
-    return savings_report.job_savings(job_id, weeks=query_data.weeks)
+    return savings_report.job_savings(job_id)
 
 
 @v1.get("/savings")

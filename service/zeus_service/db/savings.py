@@ -30,20 +30,20 @@ Profiles = Mapping[tuple[str, int], Profile]
 
 @dataclass(frozen=True)
 class Total:
-    """What jobs have saved, by whether any of their meters estimates.
+    """What all jobs have saved.
 
     Args:
-        estimated: Whether any meter of these jobs estimates.
         jobs: All jobs.
         known: Jobs for which it is known.
+        estimated: Whether any meter of those estimates.
         since: Unix seconds at which the first of those was registered; None without any.
         spent_energy_j: Joules that those have spent, in the eras that count.
         saved: By those.
     """
 
-    estimated: bool
     jobs: int
     known: int
+    estimated: bool
     since: float | None
     spent_energy_j: float
     saved: Amounts
@@ -125,25 +125,26 @@ def load_eras(session: Session, job: Job) -> list[Era]:
     return [_era(row) for row in session.scalars(_eras(job))]
 
 
-def totals(session: Session) -> list[Total]:
+def total(session: Session) -> Total:
     """Sum what all jobs have saved; the errors of jobs are independent."""
     columns = [getattr(Job, name) for name in _SAVED]
     means = [func.coalesce(func.sum(column), 0.0) for column in columns[::2]]
     squares = [func.coalesce(func.sum(column * column), 0.0) for column in columns[1::2]]
-    estimated = case((Job.estimated, 1), else_=0)
-    since = func.min(case((Job.saved_energy_j.is_not(None), Job.created_at)))
-    counts = func.count(), func.count(Job.saved_energy_j), since, func.sum(Job.spent_energy_j)
-    query = select(estimated, *counts, *means, *squares).where(Job.job_id.is_not(None))
-    rows = session.execute(query.group_by(estimated).order_by(estimated)).all()
-    return [
-        Total(bool(estimated), jobs, known, since, spent_energy_j, _saved(*_halves(amounts)))
-        for estimated, jobs, known, since, spent_energy_j, *amounts in rows
-    ]
+    is_known = Job.saved_energy_j.is_not(None)
+    query = select(
+        func.count(),
+        func.count(Job.saved_energy_j),
+        func.min(case((is_known, Job.created_at))),
+        func.coalesce(func.sum(Job.spent_energy_j), 0.0),
+        func.count(case((is_known & Job.estimated, 1))),
+        *means,
+        *squares,
+    ).where(Job.job_id.is_not(None))
+    jobs, known, since, spent_energy_j, estimated, *amounts = session.execute(query).one()
+    return Total(jobs, known, estimated > 0, since, spent_energy_j, _saved(*_halves(amounts)))
 
 
-def by_week(
-    session: Session, *, weeks: int, job: Job | None = None
-) -> list[tuple[int, int, Amounts]]:
+def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
     """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
     The errors of different jobs and eras are independent.
@@ -151,13 +152,11 @@ def by_week(
     Args:
         session: In a transaction.
         weeks: How many weeks, the current one included, by the database's clock.
-        job: The job whose trials are summed. Default: all jobs.
     """
     era = tables.Era
     week = unix_week(Trial.ended_at).label("week")
     expected = [getattr(era, f"expected_{name}") for name in _EXPECTED]
     is_known = era.expected_energy_j.is_not(None)
-    is_there = Job.job_id.is_not(None) if job is None else Job.key == job.key
     inner = (
         select(
             week,
@@ -169,7 +168,7 @@ def by_week(
         )
         .join(era, (era.job_key == Trial.job_key) & (era.era == Trial.era))
         .join(Job, Job.key == Trial.job_key)
-        .where(week > unix_week(unix_now()) - weeks, is_known, is_there)
+        .where(week > unix_week(unix_now()) - weeks, is_known, Job.job_id.is_not(None))
         .group_by(week, Trial.job_key, Trial.era, *expected)
         .subquery()
     )

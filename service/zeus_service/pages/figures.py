@@ -52,7 +52,7 @@ CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
 def draw_job(job_id: str) -> dict[str, Figure]:
     """Read what the figures of a job's page show, and draw them."""
     job = Job.with_estimates(*optimizer.describe_job(job_id))
-    ended, savings = queries.latest_trials(job_id), savings_report.job_savings(job_id, weeks=0)
+    ended, savings = queries.latest_trials(job_id), savings_report.job_savings(job_id)
     trials = [trial for trial, _ in ended]
     return {
         "valley": valley(job, trials),

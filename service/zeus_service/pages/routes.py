@@ -108,7 +108,7 @@ def job_page(job_id: str) -> ResponseReturnValue:
     def values() -> dict[str, Any]:
         typed, upto = request.args.get("q", "")[:PORTION], positive_int(request.args, "upto")
         filtered, unknown = run_filter.parse(typed)
-        savings = savings_report.job_savings(job_id, weeks=0)
+        savings = savings_report.job_savings(job_id)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id)
         hardware = list(shown["on_hardware"])

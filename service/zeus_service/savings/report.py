@@ -1,9 +1,8 @@
-"""What was saved: sums over eras, and over jobs, with their errors."""
+"""What a job has saved: sums over its eras, with their errors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Self
@@ -61,20 +60,6 @@ def saved(eras: Sequence[Era]) -> Amounts | None:
 def expected(era: Era) -> Amounts | None:
     """What one run of the default is expected to spend: what a run for nothing would save."""
     return saved([replace(era, recurrences=1, energy_j=0.0, time_s=0.0)])
-
-
-def total(parts: Iterable[Amounts]) -> Amounts:
-    """The sum of several jobs' savings, whose errors are independent."""
-    every = list(parts)
-    columns = ([getattr(part, name) for part in every] for name in Amounts.__dataclass_fields__)
-    return Amounts(
-        *(
-            Estimate.of(
-                math.fsum(e.estimate for e in column), math.hypot(*(e.error for e in column))
-            )
-            for column in columns
-        )
-    )
 
 
 def _saved(era: Era, expected: Expected) -> Amounts:

@@ -132,26 +132,25 @@ def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: 
     assert (found.spent.energy_j, found.recurrences) == (200.0, 2)
     assert found.saved is not None
     assert found.saved.energy_j.estimate == pytest.approx(0.0)
-    assert sum(week.recurrences for week in found.weeks) == 2
+    assert sum(week.recurrences for week in of_all().weeks) == 2
 
 
 def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     register()
     for age, energy_j in enumerate((90.0, 120.0, 99.0, 75.0)):
         days_ago(converge(energy_j), 7 * (4 - age))
-    found = savings.job_savings("job")
-    assert len(found.weeks) == 4
-    assert {date.fromisoformat(week.week).weekday() for week in found.weeks} == {0}
+    found, weeks = savings.job_savings("job"), of_all().weeks
+    assert len(weeks) == 4
+    assert {date.fromisoformat(week.week).weekday() for week in weeks} == {0}
     assert found.saved is not None
-    for rows in (found.weeks, of_all().weeks):
-        total = sum(row.saved.energy_j.estimate for row in rows)
-        assert total == pytest.approx(found.saved.energy_j.estimate, abs=1e-6)
-        assert sum(row.recurrences for row in rows) == 4
+    total = sum(week.saved.energy_j.estimate for week in weeks)
+    assert total == pytest.approx(found.saved.energy_j.estimate, abs=1e-6)
+    assert sum(week.recurrences for week in weeks) == 4
     assert of_all(weeks=1).weeks == []
     assert len(of_all(weeks=2).weeks) == 1
 
 
-def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
+def test_jobs_add_up_and_estimated_meters_are_told(app: Flask) -> None:
     for job_id, hardware in (("a", HARDWARE), ("b", HARDWARE), ("c", ESTIMATING)):
         register(job_id, hardware=hardware, policy="zeus", mab_num_explorations=1)
         converge(100.0, job_id)
@@ -161,9 +160,7 @@ def test_jobs_add_up_and_estimated_meters_are_told_apart(app: Flask) -> None:
     errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
     found = of_all()
     assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
-    assert [(part.estimated, part.jobs) for part in found.by_meter] == [(False, 2), (True, 1)]
     assert found.saved.energy_j.estimate == pytest.approx(120.0)
-    assert found.by_meter[1].saved.energy_j.estimate == pytest.approx(40.0)
     band = found.saved.energy_j.high - found.saved.energy_j.estimate
     assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
     assert found.weeks[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
@@ -212,7 +209,7 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
     assert of_all().weeks == []  # nothing is expected yet
     register(monitor="val_loss", hardware=ESTIMATING)
     found = savings.job_savings("job")
-    assert (found.spent.energy_j, found.weeks, found.estimated) == (0.0, [], True)
+    assert (found.spent.energy_j, found.estimated) == (0.0, True)
     assert optimizer.get_job("job").estimated
 
 
@@ -297,7 +294,7 @@ def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> Non
     assert found.saved.energy_j.estimate == pytest.approx(sum(parts))
     expected = [each.expected.energy_j.estimate for each in found.hardware if each.expected]
     assert expected == pytest.approx([100.0, 300.0])
-    (week,) = found.weeks
+    (week,) = of_all().weeks
     assert week.saved.energy_j.estimate == pytest.approx(sum(parts))
     assert maintenance.rebuild("job")
     maintenance.delete_job("job")
@@ -309,5 +306,5 @@ def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(a
     for hardware in (ESTIMATING, HARDWARE):
         number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
         report(number, 100.0, sequence=2)
-    assert [(part.estimated, part.jobs) for part in of_all().by_meter] == [(True, 1)]
+    assert of_all().estimated
     assert [each.estimated for each in savings.job_savings("job").hardware] == [True, False]

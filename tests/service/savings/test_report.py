@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
-import pytest
 from service.jobs import HARDWARE
 from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era
-from zeus_service.savings.report import saved, total
+from zeus_service.savings.report import saved
 
 ERA = Era(1, HARDWARE, 4, 300.0, 30.0, 5000.0, Expected(100.0, 10.0, 5.0, 1.0))
 
 
-def test_errors_of_a_jobs_eras_add_up_and_those_of_jobs_are_independent() -> None:
+def test_the_errors_of_a_jobs_eras_add_up() -> None:
     later = replace(ERA, number=2, expected=Expected(50.0, 5.0, 2.0, 1.0))
     unknown = replace(ERA, number=3, expected=None)
     job = saved([ERA, later, unknown])
     assert job is not None
     assert job.energy_j.estimate == 4 * 100 - 300 + 4 * 50 - 300
     assert job.energy_j.error == 4 * 5 + 4 * 2
-    assert total([job, job]).energy_j.error == pytest.approx(math.hypot(28, 28))
 
 
 def test_each_era_counts_the_gpus_of_its_own_hardware() -> None:
