@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from zeus_service.api.messages import Job, OnHardware
 from zeus_service.api.text import hardware_names, words
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial
@@ -32,8 +30,6 @@ BEYOND = 3.0
 """The valley shows costs up to so many times the early-stopping threshold."""
 WIDEST = 1000.0
 """Ratio of the highest and the lowest cost that the valley shows, at most."""
-_LABEL_HEIGHT = 0.03
-"""How far above or below its point a label is, as a share of the figure's height."""
 _SPACED = 2 * "\N{NO-BREAK SPACE}" + "{}" + 2 * "\N{NO-BREAK SPACE}"
 
 
@@ -52,7 +48,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     if job.next_trial and job.next_trial.batch_size:
         before = marked.get(job.next_trial.batch_size)
         marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
-    traces = _estimates(on, window, {*marked, on.best_batch_size}, runs_there)
+    traces = _estimates(on, window, {*marked, on.best_batch_size})
     for outcome, (colour, symbol) in OUTCOMES.items():
         if found := [trial for trial in runs_there if trial.outcome == outcome]:
             x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
@@ -83,9 +79,7 @@ def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
     return max(min(costs), highest / WIDEST) / 1.4, highest * 1.2
 
 
-def _estimates(
-    on: OnHardware, window: plot.Window, labelled: set[int | None], trials: Sequence[Trial]
-) -> list[Figure]:
+def _estimates(on: OnHardware, window: plot.Window, labelled: set[int | None]) -> list[Figure]:
     """The expected costs; some batch sizes have a label, and the best one has a ring."""
     known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
     if not known:
@@ -96,7 +90,7 @@ def _estimates(
         "mode": "lines+markers+text",
         "marker": {"size": 5},
         "text": [_SPACED.format(energy(mean)) if size in labelled else "" for size, mean in places],
-        "textposition": [_place(on, arm, trials, window) for arm, *_ in known],
+        "textposition": [_place(means, index) for index in range(len(means))],
         "hovertext": [f"{energy(y)}, {energy_range(*interval)}" for _, y, interval in known],
         "hovertemplate": "%{x}: %{hovertext}<extra></extra>",
         "error_y": {
@@ -123,18 +117,10 @@ def _estimates(
     ]
 
 
-def _place(on: OnHardware, arm: ArmEstimate, trials: Sequence[Trial], window: plot.Window) -> str:
-    """The place of a batch size's label: farthest from its neighbor's markers."""
-    index, mean = on.arms.index(arm), arm.mean or window[0]
-    step, room = _LABEL_HEIGHT * math.log(window[1] / window[0]), {}
-    for side, neighbors in (("right", on.arms[index + 1 :][:1]), ("left", on.arms[:index][-1:])):
-        for other in neighbors:
-            costs = [trial.cost for trial in trials if trial.batch_size == other.batch_size]
-            costs = [cost for cost in (*costs, other.mean, on.cost_bound) if cost]
-            for height, above in (("bottom", -step), ("top", step)):
-                distances = [abs(math.log(cost / mean) - above) for cost in costs]
-                room[f"{height} {side}"] = min(distances, default=math.inf)
-    return max(room, key=room.__getitem__, default="top center")
+def _place(means: Sequence[float], index: int) -> str:
+    """The place of a batch size's label: on the side of a neighbor, away from the curve to it."""
+    side, neighbor = ("right", index + 1) if index + 1 < len(means) else ("left", index - 1)
+    return f"{'top' if means[neighbor] < means[index] else 'bottom'} {side}"
 
 
 def _finding(spec: JobSpec, on: OnHardware) -> str:
