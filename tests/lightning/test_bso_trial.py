@@ -315,6 +315,7 @@ def test_log_lines_have_the_choice_the_figures_and_the_outcome(
     ("script", "job"),
     [
         ("/home/me/my ranker/train.py", "my-ranker-train-Net"),
+        ("/home/me/ranker/src/train.py", "ranker-train-Net"),
         ("/home/me/_ranker/.hidden/__main__.py", "hidden-__main__-Net"),
         (None, "nightly-Net"),  # as in a notebook
         ("train.py", "nightly-train-Net"),  # as under runpy

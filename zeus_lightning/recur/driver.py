@@ -16,6 +16,7 @@ from rich.console import Console
 from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
+from zeus_lightning.messages import FAILED
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
 from zeus_lightning.recur.ending import Try
@@ -131,6 +132,8 @@ class Driver:
         self.tries.append(each)
         style = {"done": "", "again": "dim"}.get(each.result, "bold")
         self._print(summary.line(each), style)
+        if run is not None and (run.outcome in FAILED or run.asks_for_action):
+            self._print(f"        {run.reason}", "dim" if each.result == "again" else "yellow")
 
     def _wait_for_service(self) -> None:
         """Wait until the service answers, or a signal comes."""

@@ -25,7 +25,10 @@ def line(each: Try) -> str:
     if each.outcome == "no trial":
         return f"{number} no trial; the script must use ZeusBSOCallback or Recurrence"
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
-    text = f"{number} {size:>6} {why:<10} {each.outcome:<13}"
+    outcome = each.outcome
+    if each.has_converged and each.exit_code:  # the program went on after its fit, and failed
+        outcome = "killed" if each.exit_code < 0 else f"exit code {each.exit_code}"
+    text = f"{number} {size:>6} {why:<10} {outcome:<13}"
     if run is not None and run.report is not None and run.cost_j is not None:
         about = "~" if run.hardware.estimated else ""
         energy_j, cost_j = (f"{about}{_short(each)}" for each in (run.report.energy_j, run.cost_j))
@@ -59,14 +62,16 @@ def table(tries: Sequence[Try]) -> Table | None:
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
         if recurrences:
-            converged = sum(each[-1].has_converged for each in recurrences)
+            succeeded = sum(
+                each[-1].has_converged and each[-1].exit_code == 0 for each in recurrences
+            )
             totals = [
                 [sum(column) for column in zip(*_measured(each), strict=True)] or [0.0] * 3
                 for each in recurrences
             ]
             shown.add_row(
                 name,
-                f"{converged} of {len(recurrences)}",
+                f"{succeeded} of {len(recurrences)}",
                 str(sum(map(len, recurrences))),
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
@@ -74,6 +79,8 @@ def table(tries: Sequence[Try]) -> Table | None:
     earlier = sum(each.run.earlier_trials for each in tries if each.run)
     if earlier:
         notes.append(f"only the last trial of each try is counted (trials left out: {earlier})")
+    if groups["baseline"] and groups["chosen"]:
+        notes.append("baselines also trained after they reached the target")
     if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
@@ -103,9 +110,11 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
             event = "the baselines have set the target"
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
+    has_baselines = any(each.run and each.run.trial.why == "baseline" for each in tries)
+    only = "; baselines count only until they reached the target" if has_baselines else ""
     yield (
         f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval; "
-        "a negative value means that it used more):"
+        f"a negative value means that it used more{only}):"
     )
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))

@@ -223,15 +223,18 @@ def default_job_id(module: LightningModule) -> str:
     """The id of a job that is not named: folder, script and module class, as `ranker-train-Net`.
 
     Where the script is an installed one, as in Ray's workers, the file of the class replaces it.
-    Without a script, as in a notebook, the folder is the working directory.
+    Without a script, as in a notebook, the folder is the working directory. A folder named `src`,
+    as many projects have one, is left out for the one above it.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and _is_installed(Path(script)):
         script = _source_file(type(module))
     if script is not None and Path(script).exists():  # runpy may leave it relative
         script = str(Path(script).absolute())
-    where = [Path.cwd().name] if script is None else [Path(script).parent.name, Path(script).stem]
-    name = "-".join([*where, type(module).__name__])
+    folder = Path.cwd() if script is None else Path(script).parent
+    folder = folder.parent if folder.name == "src" else folder
+    stem = [] if script is None else [Path(script).stem]
+    name = "-".join([folder.name, *stem, type(module).__name__])
     return re.sub(r"[^A-Za-z0-9._:-]+", "-", name).lstrip("._:-")[-255:]
 
 

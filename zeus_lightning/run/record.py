@@ -70,6 +70,11 @@ class TrialRecord:
         """Whether the last report's metric reaches the job's target."""
         return self.report is not None and self.job.is_reached_by(self.report.metric)
 
+    @property
+    def asks_for_action(self) -> bool:
+        """Whether the reason asks the job's owner to do something."""
+        return "pass target_metric" in self.reason
+
     def summary(self) -> str:
         """How the trial ended, and why, in one line."""
         return (

@@ -247,8 +247,7 @@ class Run:
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends
         elif record.outcome is not None:
-            asks_for_action = "pass target_metric" in record.reason
-            is_warning = asks_for_action or record.outcome in ("interrupted", "lost")
+            is_warning = record.asks_for_action or record.outcome in ("interrupted", "lost")
             (rank_zero_warn if is_warning else rank_zero_info)(f"zeus: {record.summary()}")
 
     def _stop_reporting(self) -> None:

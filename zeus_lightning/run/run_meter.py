@@ -261,7 +261,8 @@ def _warn_of_threads(processes: int, threads: int) -> None:
 
     cores = usable_cores()
     if processes * threads > cores:
-        fewer = f"set OMP_NUM_THREADS={max(cores // processes, 1)}"
+        wanted = max(cores // processes, 1)
+        fewer = f"set OMP_NUM_THREADS={wanted}, or call torch.set_num_threads({wanted})"
         rank_zero_warn(
             f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
             f"each other; {fewer if threads > 1 else f'use {cores} devices or fewer'}"

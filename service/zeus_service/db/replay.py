@@ -24,6 +24,8 @@ from zeus_service.db.savings import Profiles
 from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
 from zeus_service.savings.ledger import Era
 
+_OWN_TARGET = "pass target_metric with another job_id"
+
 
 class Replay:
     """A job's state and savings, as they follow from what `jobs.history` has read."""
@@ -97,15 +99,17 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     if spec.target_metric is None:
         are_equal = len(best) > 1 and len(set(best.values())) == 1
+        is_last = job.completed_baselines >= spec.baseline_runs
         if are_equal:
-            text += ", as in every baseline: vary the seed if it is fixed, or pass target_metric"
-        if job.completed_baselines >= spec.baseline_runs:
+            seed = "" if is_last else "vary the seed if it is fixed, or "
+            text += f", as in every baseline: {seed}{_OWN_TARGET}"
+        if is_last:
             spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
             relation = ">=" if spec.higher_is_better else "<="
             text += f"; the target is {relation} {spec.target_metric:.6g}"
             reached_at_once = all(spec.reached(rows[0].metric) for rows in reports.values())
             if not are_equal and reached_at_once:
-                text += ", reached by every baseline at its first validation: pass target_metric"
+                text += f", reached by every baseline at its first validation: {_OWN_TARGET}"
             elif not are_equal:
                 text += ", which 9 in 10 default runs should reach"
     trial.reason = text[:MAX_REASON]

@@ -58,7 +58,11 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
     assert ["baseline", "2", "of", "2", "2", "2.0", "1.0", "3.0"] in rows
     assert ["control", "0", "of", "1", "1", "2.0", "1.0", "3.0"] in rows
     assert ["chosen", "2", "of", "2", "4", "3.0", "1.5", "4.5"] in rows
-    assert table.caption == "tries without a report (counted as 0 J and 0 s): 1"
+    notes = (
+        "baselines also trained after they reached the target",
+        "tries without a report (counted as 0 J and 0 s): 1",
+    )
+    assert table.caption == "; ".join(notes)
 
 
 def test_without_a_measured_try_there_is_no_table() -> None:
@@ -84,12 +88,27 @@ def test_nothing_saved_has_no_sign() -> None:
     assert "  energy: 0.0 J (-9.0 to 0.0 J)" in summary.saved("nightly", {"saved": amounts}, [])
 
 
+def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> None:
+    amounts = {name: {"estimate": 1.0, "low": 0.0, "high": 2.0} for name in ("energy_j", "time_s")}
+    for why, is_told in (("baseline", True), ("explore", False)):
+        head, *_ = summary.saved("nightly", {"saved": amounts}, [tried(1, run("converged", why))])
+        assert ("baselines count only until they reached the target" in head) is is_told
+
+
+def test_a_program_that_failed_after_its_fit_has_not_succeeded() -> None:
+    tries = [tried(1, run("completed", "baseline"), code=code) for code in (1, -9)]
+    assert [line(each)[26:39].strip() for each in tries] == ["exit code 1", "killed"]
+    text = StringIO()
+    Console(file=text, width=80).print(summary.table(tries))
+    assert "0 of 1" in text.getvalue()
+
+
 def test_no_outcome_makes_a_line_longer_than_80_columns() -> None:
     for why, outcome, estimated in itertools.product(
         get_args(Why), (*get_args(Outcome), None), (True, False)
     ):
         recorded = run(outcome, why, hardware=hardware(max_power_w=2800.0, estimated=estimated))
-        for written, code in itertools.product((recorded, None), (0, 1, 75, -9)):
+        for written, code in itertools.product((recorded, None), (0, 1, 127, -9)):
             shown = line(tried(1000, written, attempt=12, code=code))
             assert len(shown) <= 80, shown
 

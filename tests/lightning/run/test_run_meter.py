@@ -57,7 +57,7 @@ def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder,
     finally:
         torch.set_num_threads(before)
     text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other; "
-    remedy = f"set OMP_NUM_THREADS={cores}"
+    remedy = f"set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores})"
     assert [str(each.message) for each in recwarn] == [text + remedy] * more
 
 

@@ -112,9 +112,11 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
 def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> None:
     job = LearningJob(api, baseline_runs=3)
     assert "vary" not in job.baseline(0.2, 0.5)["reason"]
-    assert job.baseline(0.2, 0.5)["reason"].endswith(
-        "0.5, as in every baseline: vary the seed if it is fixed, or pass target_metric"
-    )
+    remedy = "pass target_metric with another job_id"
+    equal = "0.5, as in every baseline: "
+    seed = "vary the seed if it is fixed, or "
+    assert job.baseline(0.2, 0.5)["reason"].endswith(f"{equal}{seed}{remedy}")
+    assert f"{equal}{remedy}; the target is >= 0.5" in job.baseline(0.2, 0.5)["reason"]
 
 
 def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
@@ -134,7 +136,7 @@ def test_a_constant_metric_is_its_own_target_and_says_so(api: Api) -> None:
     job = LearningJob(api)
     for _ in range(3):
         ended = job.baseline(0.1, 0.1)
-    assert "vary the seed if it is fixed, or" in ended["reason"]
+    assert "as in every baseline: pass target_metric with another job_id" in ended["reason"]
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
 
