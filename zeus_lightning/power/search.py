@@ -2,8 +2,7 @@
 
 It depends on the selector:
 
-- a selector with a `cost` (`energy`, `zeus-cost`): the limit that may be the cheapest, see
-  `information.py`;
+- `energy`, `zeus-cost`: the limit that may be the cheapest, see `information.py`;
 - `time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
@@ -19,7 +18,6 @@ from typing import ClassVar, Protocol
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import Information
 from zeus_lightning.power.selectors import (
-    CostSelector,
     MaxSlowdown,
     PowerPoint,
     Selector,
@@ -82,15 +80,10 @@ def make_search(limits_w: Sequence[int], selector: Selector, inputs: SelectorInp
         return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
         return Bisection(limits_w, selector.factor)
-    if isinstance(selector, CostSelector):
-        cost = partial(_positive_cost, selector, inputs)
+    if isinstance(selector, ZeusCost):
+        cost = partial(selector.cost, inputs=inputs)
         return Information(limits_w, cost, inputs.max_power_w / limits_w[-1])
     return Sweep(limits_w)
-
-
-def _positive_cost(selector: CostSelector, inputs: SelectorInputs, point: PowerPoint) -> float:
-    """Return a cost that has a logarithm."""
-    return max(selector.cost(point, inputs), 1e-100)
 
 
 @dataclass(frozen=True)

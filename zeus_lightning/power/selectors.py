@@ -57,11 +57,7 @@ class SelectorInputs:
 
 @runtime_checkable
 class Selector(Protocol):
-    """Chooses one of the measured limits.
-
-    For a selector that also has a `cost(point, inputs)` whose minimum it selects, as many limits
-    are measured as is worth their cost; for others, all of them.
-    """
+    """Chooses one of the measured limits; for a selector of your own, all limits are measured."""
 
     @property
     def name(self) -> str:
@@ -71,20 +67,8 @@ class Selector(Protocol):
         """Return the `limit_w` of one of the points, of which there is at least one."""
 
 
-@runtime_checkable
-class CostSelector(Selector, Protocol):
-    """Selects the lowest cost; over the limits, the cost must have a single minimum."""
-
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """Return what the selector minimizes; to the search, 0 and less are equally cheap."""
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """Return the limit of the lowest cost, the lowest limit among equal costs."""
-        return min(points, key=lambda point: (self.cost(point, inputs), point.limit_w)).limit_w
-
-
 @dataclass(frozen=True)
-class ZeusCost(CostSelector):
+class ZeusCost:
     """Select the lowest cost: argmin eta E + (1 - eta) MaxPower T (Zeus, NSDI 2023, section 3).
 
     An `eta_knob` of 1 makes it the selector `energy`, and 0 makes it `time`.
@@ -110,6 +94,10 @@ class ZeusCost(CostSelector):
         """Return the cost of a batch, in joules."""
         eta = inputs.eta_knob if self.eta_knob is None else self.eta_knob
         return eta * point.energy_j + (1 - eta) * inputs.max_power_w * point.time_s
+
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+        """Return the limit of the lowest cost, the lowest limit among equal costs."""
+        return min(points, key=lambda point: (self.cost(point, inputs), point.limit_w)).limit_w
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from zeus.optimizer import power_limit as zeus
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.selectors import (
-    CostSelector,
     MaxSlowdown,
     PowerPoint,
     SelectorInputs,
@@ -115,9 +114,7 @@ def test_a_selectors_name_is_what_names_it() -> None:
         assert parse_selector(name).name == name
 
 
-def test_only_a_selector_with_a_cost_is_a_cost_selector() -> None:
-    assert isinstance(ZeusCost(), CostSelector)
-    assert not isinstance(MaxSlowdown(1.1), CostSelector)
+def test_a_selector_object_is_used_as_it_is() -> None:
     assert isinstance(parse_selector(Second()), Second)
 
 
