@@ -22,7 +22,7 @@ from zeus_lightning.power.restore import check_settable, records_folder, restore
 from zeus_lightning.recur.command import recur
 from zeus_lightning.recur.exec import exec_command
 from zeus_lightning.version import __version__
-from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
+from zeus_lightning.zeusd import Zeusd, find_zeusd
 
 
 class Finding(NamedTuple):
@@ -128,8 +128,8 @@ def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
         return None, Finding("zeusd", "-", False, none, False)
     try:
         allowed = ", ".join(zeusd.api_groups())
-    except ZeusdError as error:
-        return zeusd, Finding("zeusd", zeusd.address, False, str(error), needed)
+    except ZeusPowerError as error:
+        return zeusd, Finding("zeusd", zeusd.address, False, error.message, needed)
     return zeusd, Finding("zeusd", zeusd.address, True, f"allows {allowed or 'nothing'}")
 
 

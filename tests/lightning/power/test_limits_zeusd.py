@@ -40,7 +40,7 @@ def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon:
         limit.check_permission()
         limit.set_mw(150_000)
         assert limit.read_mw() == 150_000
-        with pytest.raises(ZeusPowerError, match=r"set a power limit of 301 W.*400") as raised:
+        with pytest.raises(ZeusPowerError, match="answered 400") as raised:
             limit.set_mw(301_000)
         assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 150_000]
@@ -79,12 +79,9 @@ def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
     fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
     with (
         closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
-        pytest.raises(
-            ZeusPowerError, match="the GPU has no energy counter to identify it"
-        ) as raised,
+        pytest.raises(ZeusPowerError, match=r"check .* that the GPU has such a counter"),
     ):
         limit.set_mw(150_000)
-    assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 250_000]
 
 
