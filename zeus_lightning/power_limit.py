@@ -15,7 +15,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
-from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
+from zeus_lightning.program.internals import check_internals, logging_step
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -122,15 +122,13 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._search.profiler is not None:
-            self._search.batch_started(saved_steps(trainer))
+        self._search.batch_started()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._search.profiler is not None:
-            self._search.batch_ended()
+        self._search.batch_ended()
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

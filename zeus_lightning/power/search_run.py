@@ -92,7 +92,7 @@ class PowerSearch:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle, which has no part in the running search."""
-        running = ("_strategy", "_inputs", "_store", "_log", "_saved_at")
+        running = ("_strategy", "_inputs", "_store", "_log")
         kept = {name: value for name, value in vars(self).items() if name not in running}
         return kept | {"_gpus": None, "profiler": None}
 
@@ -166,7 +166,6 @@ class PowerSearch:
         if (gpus := self._gpus) is None:
             return
         strategy, self._log = self._strategy, log
-        self._saved_at: object = None
         own = on_every_rank(strategy, lambda: (gpus.count, gpus.limit_w()))
         counts, limits_w = zip(*gather(strategy, own), strict=True)
         job = None if recurring is None else recurring.job
@@ -192,18 +191,10 @@ class PowerSearch:
         batches = on_rank_zero(strategy, lambda: batches)
         self.profiler = Profiler(search, select, self._settings, batches)
 
-    def batch_started(self, saved_at: object = None) -> None:
-        """Start a training batch: its data is loaded, and nothing is computed yet.
-
-        Args:
-            saved_at: Something that differs if a checkpoint was saved without `interrupted`.
-        """
-        if (profiler := self.profiler) is None:
-            return
-        if self._saved_at not in (None, saved_at):
-            self._do(profiler, profiler.interrupted())
-        self._saved_at = saved_at
-        self._do(profiler, profiler.batch_started())
+    def batch_started(self) -> None:
+        """Start a training batch: its data is loaded, and nothing is computed yet."""
+        if (profiler := self.profiler) is not None:
+            self._do(profiler, profiler.batch_started())
 
     def batch_ended(self) -> None:
         """End the training batch."""

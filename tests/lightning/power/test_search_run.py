@@ -102,7 +102,7 @@ def test_the_device_is_synchronized_at_the_windows_edges_only(
     assert synchronized == [cuda] * (2 * windows)
 
 
-@pytest.mark.parametrize("cut_by", ["epoch", "validation", "checkpoint", "saved weights"])
+@pytest.mark.parametrize("cut_by", ["epoch", "validation", "checkpoint"])
 def test_a_window_that_is_cut_is_measured_again(
     gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, cut_by: str
 ) -> None:
@@ -115,9 +115,7 @@ def test_a_window_that_is_cut_is_measured_again(
     if cut_by == "epoch":
         arguments = {"max_epochs": 4, "data": ManyBatches(batches=10), "limit_val_batches": 0}
     elif cut_by != "validation":
-        weights_only = cut_by == "saved weights"
-        every = {"every_n_train_steps": 10, "save_top_k": -1, "save_weights_only": weights_only}
-        others.append(ModelCheckpoint(tmp_path, **every))
+        others.append(ModelCheckpoint(tmp_path, every_n_train_steps=10, save_top_k=-1))
         arguments = {"enable_checkpointing": True}
     callback, net = power(step_w=100, meter=gpu_meter), GpuNet(gpu)
     fit(callback, net, *others, **arguments)
