@@ -48,12 +48,6 @@ class SelectorInputs:
     eta_knob: float = 0.5
     max_power_w: float
 
-    def __post_init__(self) -> None:
-        _check_eta(self.eta_knob)
-        if not 0 < self.max_power_w < math.inf:
-            rule = "it must be positive and finite"
-            raise ZeusConfigError(f"max_power_w is {self.max_power_w!r}; {rule}")
-
 
 @runtime_checkable
 class Selector(Protocol):
@@ -80,8 +74,8 @@ class ZeusCost:
     eta_knob: float | None = None
 
     def __post_init__(self) -> None:
-        if self.eta_knob is not None:
-            _check_eta(self.eta_knob)
+        if self.eta_knob is not None and not 0 <= self.eta_knob <= 1:
+            raise ZeusConfigError(f"eta_knob is {self.eta_knob!r}; it must be in [0, 1]")
 
     @property
     def name(self) -> str:
@@ -140,8 +134,3 @@ def parse_selector(selector: str | Selector) -> Selector:
         with contextlib.suppress(ValueError):
             return MaxSlowdown(float(factor))
     raise ZeusConfigError(f"selector is {selector!r}; it must be one of {SELECTORS}")
-
-
-def _check_eta(eta_knob: float) -> None:
-    if not 0 <= eta_knob <= 1:
-        raise ZeusConfigError(f"eta_knob is {eta_knob!r}; it must be in [0, 1]")
