@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import Information
@@ -28,9 +28,6 @@ from zeus_lightning.power.selectors import (
 
 class Search(Protocol):
     """Chooses limits to measure; it has no state, so ranks with the same windows agree."""
-
-    name: ClassVar[str]
-    """Name stored in profiles."""
 
     def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:
         """Return the limit to measure next, or None if the windows suffice.
@@ -90,7 +87,6 @@ def make_search(limits_w: Sequence[int], selector: Selector, inputs: SelectorInp
 class Sweep(Search):
     """Measure every limit once, from the highest down."""
 
-    name: ClassVar[str] = "sweep"
     limits_w: tuple[int, ...]
 
     def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:  # noqa: ARG002
@@ -108,7 +104,6 @@ class Bisection(Search):
     must be ascending.
     """
 
-    name: ClassVar[str] = "bisection"
     limits_w: tuple[int, ...]
     factor: float
 

@@ -312,7 +312,6 @@ class PowerSearch:
             points=points,
             chosen_w=limit_w,
             selector=selector.name,
-            search=profiler.search.name,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:

@@ -30,7 +30,6 @@ PROFILE = PowerProfile(
     selector="zeus-cost",
     eta_knob=0.5,
     max_power_w=1400.0,
-    search="information",
     measured_at="2026-05-04T12:00:00Z",
 )
 
@@ -50,7 +49,6 @@ def test_the_json_has_plain_members_of_these_names() -> None:
         "selector": "zeus-cost",
         "eta_knob": 0.5,
         "max_power_w": 1400.0,
-        "search": "information",
         "measured_at": "2026-05-04T12:00:00Z",
     }  # fmt: skip
 
