@@ -35,13 +35,7 @@ from zeus_lightning.power.profiler import (
     merge,
 )
 from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
-from zeus_lightning.power.selectors import (
-    PowerPoint,
-    Selector,
-    SelectorInputs,
-    ZeusCost,
-    parse_selector,
-)
+from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, parse_selector
 from zeus_lightning.power.store import ProfileStore, Service, find_service
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
 from zeus_lightning.run.record import ShowsTrial
@@ -293,14 +287,10 @@ class PowerSearch:
 
     def _finish(self, profiler: Profiler, limit_w: int) -> None:
         """Set the limit that was found best, and store what was measured."""
-        points, selector = profiler.points, self._selector
-        zeus_cost = ZeusCost()  # the job's, for selectors that do not choose by a cost
-        if isinstance(selector, ZeusCost) and selector.name not in ("energy", "time"):
-            zeus_cost = selector
-        cost = partial(zeus_cost.cost, inputs=self._inputs)
+        points, selector = profiler.points, self._selector.name
         rank_zero_info(
             "zeus: power limits measured, with energy and time relative to the highest\n"
-            + summary.table(points, limit_w, selector.name, cost)
+            + summary.table(points, limit_w, selector)
         )
         self._set_limit(points, limit_w)
         if (store := self._store) is None or self._gpus is None:
@@ -311,7 +301,7 @@ class PowerSearch:
             driver=self._gpus.driver,
             points=points,
             chosen_w=limit_w,
-            selector=selector.name,
+            selector=selector,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:
