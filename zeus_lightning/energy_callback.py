@@ -74,12 +74,7 @@ class ZeusEnergyCallback(Callback):
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         logged = any(isinstance(each, ZeusBSOCallback) for each in callbacks)
         pl_module.log_dict(
-            {
-                "zeus/energy_j": self.spent.energy_j,
-                "zeus/time_s": self.spent.time_s,
-                "zeus/power_w": self.spent.energy_j / max(self.spent.time_s, 1e-9),
-                **self._meter.breakdown(self.spent),
-            },
+            self._meter.metrics(self.spent),
             prog_bar=True,
             logger=False if logged and self._stage == "fit" else None,  # None: if there is one
             batch_size=1,
