@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_nvml import FakeDriver
 from programs import new_job, outcomes, trials
-from ranks import DEADLINE_S, run_ranks, running_ranks, seen
+from ranks import run_ranks, running_ranks, seen
 from service.jobs import let_leases_expire
 from service_process import ServiceProcess, free_port
 from waiting import wait_until
@@ -118,15 +116,6 @@ def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) 
 
 def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(run: Run) -> None:
     assert outcomes(run.url, "memory-1") == ["out_of_memory"]
-
-
-def test_ctrl_c_ends_the_trial_as_interrupted(service: ServiceProcess, tmp_path: Path) -> None:
-    job = {"ZEUS_JOB_ID": new_job()}
-    with running_ranks(tmp_path, {"endless": service.url}, script=SCRIPT, env=job) as (process,):
-        wait_until((tmp_path / "checkpoint.json").exists)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=DEADLINE_S) != 0
-    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
 
 
 def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_by_other_processes(
