@@ -186,10 +186,7 @@ def test_a_fit_whose_end_another_callback_broke_off_is_ended_and_undone_by_the_n
     [
         # stops where EarlyStopping's threshold is crossed
         (True, (0.1, 0.5, 0.9), "converged", 0.9),
-        (False, (0.1, 0.5, 0.9), "converged", 0.9),
         (True, (0.1, 0.5, 0.2, 0.3), "not_converged", 0.5),  # EarlyStopping's patience ends
-        (True, (0.1, 0.2, 0.3, 0.4, 0.5), "not_converged", 0.5),  # the epochs are used up
-        (False, (0.1, 0.2, 0.3, 0.4, 0.5), "not_converged", 0.5),
         (False, (0.1, 0.5, float("nan")), "diverged", 0.5),
     ],
 )

@@ -123,9 +123,7 @@ def test_a_checkpoint_goes_before_the_weights_that_the_trainer_has(
     ("kind", "step", "zeus_first"),
     [
         (OnExceptionCheckpoint, 3, True),
-        (OnExceptionCheckpoint, PER_EPOCH + 3, False),
-        (ModelCheckpoint, 3, False),
-        (ModelCheckpoint, PER_EPOCH + 3, True),
+        (ModelCheckpoint, PER_EPOCH + 3, False),
     ],
 )
 def test_a_checkpoint_saved_on_an_exception_counts_what_was_spent_by_then(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import pickle
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -31,6 +33,7 @@ from zeus_lightning import (
     ZeusPowerError,
     ZeusPowerLimitCallback,
 )
+from zeus_lightning.power_limit import _batches_left
 
 ALL_LIMITS = list(range(300, 75, -25))
 
@@ -61,6 +64,23 @@ def test_every_limit_is_measured_from_the_highest_down_and_the_best_one_is_set(
     fit(callback, again)  # a second fit of the same callback measures again
     assert again.limits_w == net.limits_w
     assert gpu.limit_mw == 250_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "batches"),
+    [
+        ({"max_epochs": 3}, 60),
+        ({"max_epochs": 3, "max_steps": 25}, 25),
+        ({"max_epochs": 3, "max_steps": 10, "accumulate_grad_batches": 4}, 40),
+        ({"max_epochs": -1, "max_steps": 3}, 3),
+        ({"max_epochs": -1, "max_steps": -1}, math.inf),
+        ({"max_epochs": 3, "max_steps": 50, "current_epoch": 1, "global_step": 20}, 30),
+    ],
+)
+def test_epochs_and_steps_of_the_trainer_end_a_run(limits: dict[str, Any], batches: float) -> None:
+    none = {"max_steps": -1, "current_epoch": 0, "global_step": 0, "accumulate_grad_batches": 1}
+    runner: Any = SimpleNamespace(num_training_batches=20, **(none | limits))
+    assert _batches_left(runner) == batches
 
 
 def test_the_selector_and_the_length_of_the_run_decide_what_is_measured(
