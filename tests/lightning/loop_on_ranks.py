@@ -41,9 +41,7 @@ JOB = {
 
 
 def recurrence(url: str, job_id: str, **arguments: Any) -> Recurrence:
-    return Recurrence(
-        url, job_id=job_id, fabric=fabric, **(JOB | {"meter": StepMeter()} | arguments)
-    )
+    return Recurrence(url, job_id=job_id, fabric=fabric, meter=StepMeter(), **JOB, **arguments)
 
 
 def train(model: Any) -> None:
@@ -158,19 +156,10 @@ def scenario(name: str, url: str) -> dict[str, Any]:
     run = recurrence(url, name)
     try:
         match name:
-            case "gone":
-                loop(run)
             case "converges":  # rank zero's metric counts
                 seen["reports"] = loop(run, 0.1, 0.95 if fabric.is_global_zero else 0.2, 0.2)
             case "misses":
                 seen["reports"] = loop(run, 0.1, 0.2)
-            case "diverges":
-                run = recurrence(url, name, raise_on_failure=False)
-                seen["reports"] = loop(run, float("nan"), 0.2)
-            case "percent":
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("error", "zeus: the first validation")
-                    loop(run, 95.0)
             case "early":
                 leaves_early(run)
             case "resumes":

@@ -125,21 +125,16 @@ def test_what_comes_after_a_pause_is_in_no_measurement(
     assert phases(limits_w) == [(300, 6), (200, 6), (100, 3 + 1 + 6), (200, 200 - 22)]
 
 
-def test_a_profile_is_stored_and_the_next_run_and_a_resumed_one_begin_with_it(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
+def test_a_resumed_run_begins_with_the_profile_of_its_state(
+    gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
-    path = tmp_path / "profile.json"
-    first = PowerLimit(**SHORT, meter=gpu_meter, profile_path=path)
+    first = PowerLimit(**SHORT, meter=gpu_meter)
     assert first.state_dict() == {}
     train(first, gpu)
     state = json.loads(json.dumps(first.state_dict()))
-    for arguments in ({"profile_path": path}, {"state": state}):
-        power = PowerLimit(**SHORT, meter=gpu_meter, **arguments)
-        assert set(train(power, gpu, 3)) == {225}
-        assert (power.limit_w, power.profiled) == (225, False)
-    other = PowerLimit(**SHORT | {"batch_size": 16}, meter=gpu_meter, state=state)
-    train(other, gpu)
-    assert other.profiled
+    power = PowerLimit(**SHORT, meter=gpu_meter, state=state)
+    assert set(train(power, gpu, 3)) == {225}
+    assert (power.limit_w, power.profiled) == (225, False)
 
 
 def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
@@ -196,21 +191,14 @@ def test_fabric_has_the_device_and_logs_what_is_measured(
     assert rows == [(6, 300), (12, 200), (18, 100), (18, 200)]  # measured, and the one that is set
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
-def test_an_exception_restores_the_limit_and_goes_on(
-    gpu: FakeGpu, gpu_meter: DriversClock, error: BaseException
-) -> None:
-    seen = []
-
+def test_an_exception_restores_the_limit_and_goes_on(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
     def fail(batch: int) -> None:
         if batch == 30:
-            seen.append(gpu.limit_mw)
-            raise error
+            assert gpu.limit_mw != 250_000
+            raise KeyboardInterrupt
 
-    with pytest.raises(type(error)) as raised:
+    with pytest.raises(KeyboardInterrupt):
         train(PowerLimit(**SHORT, meter=gpu_meter), gpu, then=fail)
-    assert raised.value is error
-    assert seen != [250_000]
     assert_restored(gpu)
 
 
