@@ -1,4 +1,4 @@
-"""Meters on two ranks that gloo connects; see also `test_bso_distributed.py`."""
+"""Meters on two ranks that gloo connects; see also `test_distributed.py`."""
 
 from __future__ import annotations
 

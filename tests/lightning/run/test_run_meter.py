@@ -1,4 +1,4 @@
-"""The meters of a run; see also `test_bso_distributed_gpus.py`."""
+"""The meters of a run; see also `test_distributed.py`."""
 
 from __future__ import annotations
 
