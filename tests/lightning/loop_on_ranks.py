@@ -16,12 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import programs
 import pynvml
 import pytest
 import torch
 from gpu_programs import SAME_TIME, EachLimit
 from lightning.fabric import Fabric
-from programs import StepMeter, outcomes
+from programs import outcomes
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusError
 from zeus_lightning.power.restore import Record, records_folder
@@ -30,18 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shel
 FOLDER = Path(sys.argv[1])
 CHECKPOINT = FOLDER / "checkpoint.json"
 """Of the scenario `endless`, once it trains."""
-JOB = {
-    "target_metric": 0.9,
-    "mode": "max",
-    "batch_sizes": [8, 16],
-    "default_batch_size": 16,
-    "max_epochs": 4,
-    "policy": "zeus",
-}
 
 
 def recurrence(url: str, job_id: str, **arguments: Any) -> Recurrence:
-    return Recurrence(url, job_id=job_id, fabric=fabric, meter=StepMeter(), **JOB, **arguments)
+    return programs.recurrence(url, job_id, fabric=fabric, policy="zeus", **arguments)
 
 
 def train(model: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import requests
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from programs import Data, Net, RaiseInSecondEpoch, new_job, outcomes, trainer, trials, zeus
+from programs import AfterEpoch, Data, Net, crash, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
@@ -81,7 +81,7 @@ def test_a_baseline_that_is_interrupted_and_resumed_is_one(
     saver = ModelCheckpoint(tmp_path, "first")
     broken = zeus(service.url, job_id=job, target_metric=None)
     with pytest.raises(ZeroDivisionError):
-        trainer(saver, RaiseInSecondEpoch(), broken, enable_checkpointing=True).fit(
+        trainer(saver, AfterEpoch(1, crash), broken, enable_checkpointing=True).fit(
             Net((0.91,)), Data()
         )
     baselines(service, job, 0.91)
@@ -225,7 +225,7 @@ def test_a_per_device_trial_is_resumed_without_repeating_the_scope(
     saver, broken = ModelCheckpoint(tmp_path, "first"), ZeusBSOCallback(service.url, job_id=job)
     options = {"accumulate_grad_batches": 2, "enable_checkpointing": True}
     with pytest.raises(ZeroDivisionError):
-        trainer(saver, RaiseInSecondEpoch(), broken, **options).fit(Net(), Data(batch_size=9))
+        trainer(saver, AfterEpoch(1, crash), broken, **options).fit(Net(), Data(batch_size=9))
     url, net = "http://127.0.0.1:1" if is_away else service.url, Net((0.9,))
     resumed = ZeusBSOCallback(url, job_id=job, target_metric=0.8, require_service=False)
     trainer(resumed, **options).fit(net, Data(batch_size=4), ckpt_path=tmp_path / "first.ckpt")

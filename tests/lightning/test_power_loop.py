@@ -20,12 +20,12 @@ from forked import training_process
 from gpu_programs import DriversClock, EachLimit, expected, phases
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
-from programs import StepMeter, new_job
+from programs import new_job, recurrence
 from service_process import ServiceProcess
 from train_on_gpu_until_signalled import loop_on_gpu
 from waiting import LIMIT_S
 
-from zeus_lightning import PowerLimit, Recurrence, ZeusConfigError, ZeusPowerError
+from zeus_lightning import PowerLimit, ZeusConfigError, ZeusPowerError
 from zeus_lightning.power.restore import records_folder
 
 ALL_LIMITS = list(range(300, 75, -25))
@@ -153,17 +153,7 @@ def test_beside_a_recurrence_it_has_its_batch_size_eta_and_service(
 ) -> None:
     job = new_job()
     for run_number in range(2):
-        run = Recurrence(
-            service.url,
-            job_id=job,
-            target_metric=0.9,
-            mode="max",
-            batch_sizes=[16],
-            default_batch_size=16,
-            max_epochs=4,
-            eta_knob=1,
-            meter=StepMeter(),
-        )
+        run = recurrence(service.url, job, batch_sizes=[16], eta_knob=1)
         options = {key: value for key, value in SHORT.items() if key != "batch_size"}
         power = PowerLimit(**options, meter=gpu_meter, run=run, steps=800)
         with run:
@@ -214,9 +204,7 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
         PowerLimit(batch_size=8, selector="cheapest")
     with pytest.raises(TypeError, match="argument 'profile_step'"):
         PowerLimit(batch_size=8, profile_step=3)  # misspelt, on purpose
-    run = Recurrence(
-        job_id="a", target_metric=1, batch_sizes=[8], default_batch_size=8, max_epochs=1
-    )
+    run = recurrence(None, "a")
     with pytest.raises(ZeusConfigError, match="has no batch size before it is entered"):
         train(PowerLimit(run=run, meter=gpu_meter), gpu)
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)

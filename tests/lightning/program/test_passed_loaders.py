@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import Net, Raise, RaiseInSecondEpoch, new_job, outcomes, trainer, zeus
+from programs import AfterEpoch, Net, Raise, crash, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -104,7 +104,7 @@ def test_a_resumed_run_trains_with_the_batch_size_of_its_checkpoint(
     loader = DataLoader(NUMBERS, batch_size=8)
     trainer(zeus(service.url, **sizes)).fit(Samples((0.9,)), loader, validation())
     lengths = []
-    for others, ckpt_path in (([RaiseInSecondEpoch()], None), ([], tmp_path / "last.ckpt")):
+    for others, ckpt_path in (([AfterEpoch(1, crash)], None), ([], tmp_path / "last.ckpt")):
         net, callback = Samples((0.1,) if others else (0.9,)), zeus(service.url, **sizes)
         saver = ModelCheckpoint(tmp_path, save_last=True)
         runner = trainer(saver, callback, *others, enable_checkpointing=True)

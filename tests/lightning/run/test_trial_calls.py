@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
-from programs import Data, Net, Raise, StepMeter, new_job, outcomes, trainer, zeus
+from programs import Data, Net, Raise, new_job, outcomes, recurrence, trainer, zeus
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 from waiting import wait_until
 
-from zeus_lightning import Recurrence, ZeusBSOCallback, ZeusTrialFailed
+from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 
 def threads() -> list[threading.Thread]:
@@ -129,16 +129,8 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
 def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
     service: ServiceProcess, job: str
 ) -> None:
-    run = Recurrence(
-        service.url,
-        job_id=job,
-        target_metric=0.8,
-        mode="max",
-        batch_sizes=[8, 16],
-        default_batch_size=8,
-        max_epochs=2,
-        meter=StepMeter(),
-    )
+    same_job = {"target_metric": 0.8, "default_batch_size": 8, "max_epochs": 2}
+    run = recurrence(service.url, job, **same_job)
     with (
         pytest.warns(UserWarning, match="no batch size left to try"),
         pytest.raises(ZeusTrialFailed, match="This was a control trial"),
