@@ -116,6 +116,21 @@ class StepMeter:
         pass
 
 
+class Dying(StepMeter):
+    """Cannot be read any more after so many seconds."""
+
+    def __init__(self, after_s: float, error: Exception | None = None) -> None:
+        super().__init__()
+        self.after_s = after_s
+        self.error = error or ZeusMeterError("GPU 0 is lost")
+
+    def read(self) -> Reading:
+        reading = super().read()
+        if reading.time_s > self.after_s:
+            raise self.error
+        return reading
+
+
 class OfTheNode(StepMeter):
     """Counts a whole node, as RAPL does."""
 

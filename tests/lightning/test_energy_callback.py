@@ -16,7 +16,7 @@ from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
-from programs import Data, Net, Raise, StepMeter, WorkMeter, trainer, zeus
+from programs import Data, Dying, Net, Raise, StepMeter, WorkMeter, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusEnergyCallback, ZeusMeterError
@@ -198,14 +198,7 @@ def test_an_error_before_training_closes_the_meter_and_prints_nothing(
 def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
     lines: Callable[[], list[str]],
 ) -> None:
-    class FailsAtOnce(StepMeter):
-        def read(self) -> Reading:
-            reading = super().read()
-            if reading.time_s > 0:
-                raise ZeusMeterError("GPU 0 is lost")
-            return reading
-
-    callback = ZeusEnergyCallback(FailsAtOnce())
+    callback = ZeusEnergyCallback(Dying(0))
     callback.spent = Reading(6.0, 2.0)  # of the earlier fit
     trainer(callback, max_epochs=1).fit(Net(), Data())
     assert (lines(), callback.spent) == ([], Reading(0.0, 0.0))
@@ -215,15 +208,7 @@ def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
 def test_a_meter_that_fails_warns_once_and_training_goes_on(
     lines: Callable[[], list[str]], recwarn: pytest.WarningsRecorder, error: Exception
 ) -> None:
-    class Fails(StepMeter):
-        def read(self) -> Reading:
-            reading = super().read()
-            if reading.time_s > 4:
-                raise error
-            return reading
-
-    net = Net()
-    callback = ZeusEnergyCallback(Fails())
+    net, callback = Net(), ZeusEnergyCallback(Dying(4, error))
     trainer(callback, max_epochs=3, num_sanity_val_steps=0).fit(net, Data())
     assert net.validations == 3
     assert [str(each.message) for each in recwarn if "zeus" in str(each.message)] == [
