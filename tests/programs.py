@@ -11,6 +11,7 @@ from typing import Any
 import requests
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, TensorDataset
 from waiting import LIMIT_S
 
@@ -230,6 +231,15 @@ class BreaksOnException(Raise):
 
     def on_exception(self, *args: Any) -> None:
         raise OSError("in on_exception")
+
+
+class LoadsLate(SingleDeviceStrategy):
+    """Loads a checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
+
+    restore_checkpoint_after_setup = True
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
 
 
 class Steps(Callback):

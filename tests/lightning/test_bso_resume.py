@@ -14,10 +14,10 @@ import requests
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from programs import (
     AfterEpoch,
     Data,
+    LoadsLate,
     Net,
     Scheduled,
     Steps,
@@ -187,15 +187,9 @@ def test_a_checkpoint_in_mid_epoch_holds_in_plain_values_what_was_spent_by_then(
     assert json.loads(json.dumps(saved)) == saved
 
 
-class RestoresLate(SingleDeviceStrategy):
-    """Loads the checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
-
-    restore_checkpoint_after_setup = True
-
-
 def test_a_strategy_that_loads_late_trains_with_the_trials_batch_size_too(job: Job) -> None:
     def fit(*args: Any, **arguments: Any) -> tuple[ZeusBSOCallback, Net]:
-        strategy = {"strategy": RestoresLate(torch.device("cpu"))}
+        strategy = {"strategy": LoadsLate()}
         return job.fit(*args, net=Scheduled(), trainer_arguments=strategy, **arguments)
 
     fit((0.1,), AfterEpoch(1, crash))
