@@ -172,7 +172,6 @@ def _put_profile(client: FlaskClient, path: str, workload: Workload, batch_size:
         "selector": "zeus",
         "eta_knob": 0.5,
         "max_power_w": workload.max_power_w,
-        "search": "grid",
         "measured_at": "2026-01-31T12:00:00Z",
     }
     assert client.put(path, json=profile).status_code in (200, 201)

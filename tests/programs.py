@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, TensorDataset
 from waiting import LIMIT_S
 
-from zeus_lightning import ZeusBSOCallback
+from zeus_lightning import Recurrence, ZeusBSOCallback
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import Reading
 
@@ -116,6 +117,21 @@ class StepMeter:
         pass
 
 
+class Dying(StepMeter):
+    """Cannot be read any more after so many seconds."""
+
+    def __init__(self, after_s: float, error: Exception | None = None) -> None:
+        super().__init__()
+        self.after_s = after_s
+        self.error = error or ZeusMeterError("GPU 0 is lost")
+
+    def read(self) -> Reading:
+        reading = super().read()
+        if reading.time_s > self.after_s:
+            raise self.error
+        return reading
+
+
 class OfTheNode(StepMeter):
     """Counts a whole node, as RAPL does."""
 
@@ -173,12 +189,41 @@ class Raise(Callback):
         raise self.error
 
 
-class RaiseInSecondEpoch(Callback):
-    """Raises an error as the second epoch begins."""
+def crash() -> None:
+    """Raise an error, as a program with a mistake does."""
+    raise ZeroDivisionError("mine")
+
+
+def interrupt() -> None:
+    """Raise what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class AfterEpoch(Callback):
+    """Calls something when an epoch, counted from 1, has been validated and saved."""
+
+    def __init__(self, epoch: int, call: Callable[[], object]) -> None:
+        self.epoch = epoch
+        self.call = call
 
     def on_train_epoch_start(self, trainer: Trainer, *args: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise ZeroDivisionError("mine")
+        if trainer.current_epoch == self.epoch:
+            self.call()
+
+
+class AfterStep(Callback):
+    """Calls something once after a step, counted from 1, or after each one from there on."""
+
+    def __init__(self, step: int, call: Callable[[], object], *, each: bool = False) -> None:
+        self.step = step
+        self.call = call
+        self.each = each
+        self.called = False
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        if trainer.global_step >= self.step and (self.each or not self.called):
+            self.called = True
+            self.call()
 
 
 class BreaksOnException(Raise):
@@ -186,6 +231,15 @@ class BreaksOnException(Raise):
 
     def on_exception(self, *args: Any) -> None:
         raise OSError("in on_exception")
+
+
+class LoadsLate(SingleDeviceStrategy):
+    """Loads a checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
+
+    restore_checkpoint_after_setup = True
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
 
 
 class Steps(Callback):
@@ -210,6 +264,19 @@ def zeus(
         "policy": "zeus",
     }
     return kind(url, **(defaults | arguments))
+
+
+def recurrence(url: str | None, job_id: str | None, **arguments: Any) -> Recurrence:
+    """A run of a loop, with what every test would have to say."""
+    defaults: dict[str, Any] = {
+        "target_metric": 0.9,
+        "mode": "max",
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "max_epochs": 4,
+        "meter": StepMeter(),
+    }
+    return Recurrence(url, job_id=job_id, **(defaults | arguments))
 
 
 def trainer(*callbacks: Callback, kind: type[Trainer] = Trainer, **arguments: Any) -> Trainer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +24,10 @@ class Request:
 
     kind: str
     body: Body
+
+
+Instead = Callable[[Request], tuple[int, Body] | None]
+"""Given a request, the status and body to answer with; None: ask the service."""
 
 
 def _kind(method: str, path: str) -> str:
@@ -46,7 +52,7 @@ class Proxy(Running):
         self,
         url: str,
         *,
-        instead: Callable[[Request], tuple[int, Body] | None] = lambda request: None,
+        instead: Instead = lambda request: None,
         after: Callable[[Request, Body], Body] = lambda request, body: body,
     ) -> None:
         seen: list[Request] = []
@@ -93,3 +99,48 @@ class Proxy(Running):
     def end(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def after_a_while(request: Request) -> None:
+    time.sleep(0.5)
+
+
+def never(request: Request) -> tuple[int, Body]:
+    time.sleep(LIMIT_S)
+    return 503, {"code": "unavailable"}
+
+
+def falls_silent_after_one_report() -> Instead:
+    """Answer nothing any more, once a report was answered."""
+    silent = threading.Event()
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        if silent.is_set():
+            return never(request)
+        if request.kind == "report":
+            silent.set()
+        return None
+
+    return instead
+
+
+def dies_after_one_report() -> Instead:
+    """Answer with 503 from the second report on."""
+    reports = itertools.count(1)
+    dead = threading.Event()
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        if request.kind == "report" and next(reports) == 2:
+            dead.set()
+        return (503, {"code": "unavailable"}) if dead.is_set() else None
+
+    return instead
+
+
+def refuses(kind: str, status: int, code: str) -> Instead:
+    """Answer requests of a kind with an error."""
+
+    def instead(request: Request) -> tuple[int, Body] | None:
+        return (status, {"code": code, "detail": "no"}) if request.kind == kind else None
+
+    return instead

@@ -15,6 +15,7 @@ PACKAGES = {
 }
 CROSS_CUTTING = {
     "lightning/test_both_callbacks.py",
+    "lightning/test_distributed.py",
     "lightning/test_pytorch_lightning.py",
     "lightning/meters/test_open_meter.py",
     "service/test_outages.py",

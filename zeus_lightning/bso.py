@@ -169,10 +169,6 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         self._private_file = temporary_file()  # named before Lightning launches ranks
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or pickle: that of the callback without its running fit."""
-        return vars(self) | {"_client": None, "_fit": None, "_late_error": None}
-
     @property
     def batch_size(self) -> int | None:
         """The batch size of the last `fit`'s trial; None if it had none."""
@@ -250,13 +246,6 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         # FSDP and similar strategies load after configure_optimizers, which may have built a
         # dataloader
         drop_dataloaders(trainer)
-
-    @override
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        if self._fit is not None:  # save the program's original values, not the injected ones
-            self._fit.injection.restore_in(checkpoint)
 
     @override
     def state_dict(self) -> dict[str, Any]:

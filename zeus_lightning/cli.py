@@ -16,13 +16,13 @@ from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import amd, open_host_meter, open_meter
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.meters.nvml import NvmlMeter, finds_gpu
+from zeus_lightning.meters.nvml import NvmlMeter
 from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur
 from zeus_lightning.recur.exec import exec_command
 from zeus_lightning.version import __version__
-from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
+from zeus_lightning.zeusd import Zeusd, find_zeusd
 
 
 class Finding(NamedTuple):
@@ -109,9 +109,9 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     if kind in ("nvml", "amd") and named is None:  # training chooses among all of them
         count = nvidia if kind == "nvml" else amds
         indices = ",".join(map(str, range(count or 1)))
-        yield _meter(meter, f"{kind}:{indices}{meter.removeprefix(kind)}")
+        yield _meter(meter, f"{kind}:{indices}{meter.removeprefix(kind)}", nvidia)
     else:
-        yield _meter(meter, meter)
+        yield _meter(meter, meter, nvidia)
     if url:
         yield _service(url)
     else:
@@ -128,8 +128,8 @@ def _zeusd(*, needed: bool) -> tuple[Zeusd | None, Finding]:
         return None, Finding("zeusd", "-", False, none, False)
     try:
         allowed = ", ".join(zeusd.api_groups())
-    except ZeusdError as error:
-        return zeusd, Finding("zeusd", zeusd.address, False, str(error), needed)
+    except ZeusPowerError as error:
+        return zeusd, Finding("zeusd", zeusd.address, False, error.message, needed)
     return zeusd, Finding("zeusd", zeusd.address, True, f"allows {allowed or 'nothing'}")
 
 
@@ -198,9 +198,9 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
     return Finding("permission", where, True, details)
 
 
-def _meter(name: str, opened: str) -> Finding:
-    """Whether a meter can be opened."""
-    on_gpu = "nvml if training runs on a GPU, else " if finds_gpu() else ""
+def _meter(name: str, opened: str, nvidia: int) -> Finding:
+    """Whether a meter can be opened, on a machine with so many NVIDIA GPUs."""
+    on_gpu = "nvml if training runs on a GPU, else " if nvidia else ""
     try:
         if name != "auto":
             with closing(open_meter(opened)) as meter:

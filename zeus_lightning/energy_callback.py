@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -50,10 +49,6 @@ class ZeusEnergyCallback(Callback):
         self.spent = Reading(0.0, 0.0)
         """The joules and seconds of the last fit, validation, test or prediction."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or pickle, which has no part in a running measurement."""
-        return vars(self) | {"_meter": None, "_counts": False}
-
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()  # of an earlier run whose end another callback's error prevented
@@ -79,12 +74,7 @@ class ZeusEnergyCallback(Callback):
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         logged = any(isinstance(each, ZeusBSOCallback) for each in callbacks)
         pl_module.log_dict(
-            {
-                "zeus/energy_j": self.spent.energy_j,
-                "zeus/time_s": self.spent.time_s,
-                "zeus/power_w": self.spent.energy_j / max(self.spent.time_s, 1e-9),
-                **self._meter.breakdown(self.spent),
-            },
+            self._meter.metrics(self.spent),
             prog_bar=True,
             logger=False if logged and self._stage == "fit" else None,  # None: if there is one
             batch_size=1,

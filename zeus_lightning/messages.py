@@ -41,6 +41,12 @@ def shortest_decimal(number: Any) -> float:
     return float(value)
 
 
+def known_fields(cls: type, data: dict[str, Any]) -> dict[str, Any]:
+    """The members of a JSON object that are fields of a dataclass of this version."""
+    names = {each.name for each in fields(cls)}
+    return {name: value for name, value in data.items() if name in names}
+
+
 class _Message:
     """A dataclass that is sent as a JSON object."""
 
@@ -51,8 +57,7 @@ class _Message:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Build from a JSON object, ignoring members that are unknown to this version."""
-        known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
-        return cls(**{name: value for name, value in data.items() if name in known})
+        return cls(**known_fields(cls, data))
 
 
 @dataclass(frozen=True, kw_only=True)

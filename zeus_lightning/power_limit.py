@@ -15,7 +15,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
-from zeus_lightning.program.internals import check_internals, logging_step, saved_steps
+from zeus_lightning.program.internals import check_internals, logging_step
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -89,18 +89,12 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
             on_unavailable=on_unavailable,
             meter=meter,
         )
-        self._trainer: Trainer | None = None  # whose fit it is
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or pickle, which has no part in a running fit."""
-        return vars(self) | {"_trainer": None}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         check_internals(trainer)
-        self._trainer = trainer
         destroy_gloo_at_exit()
         self._search.close()  # of an earlier fit whose end another callback's error prevented
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -122,15 +116,13 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._search.profiler is not None:
-            self._search.batch_started(saved_steps(trainer))
+        self._search.batch_started()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._search.profiler is not None:
-            self._search.batch_ended()
+        self._search.batch_ended()
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -148,17 +140,18 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._end(trainer)
+        self._search.close()
 
     @override
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._end(trainer)
+        self._search.close()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._end(trainer)
+        if stage == "fit":
+            self._search.close()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -167,11 +160,6 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._search.resume(state_dict)
-
-    def _end(self, trainer: Trainer) -> None:
-        if trainer is self._trainer:  # not of another Trainer
-            self._search.close()
-            self._trainer = None
 
 
 def _batches_left(trainer: Trainer) -> float:

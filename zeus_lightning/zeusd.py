@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 
 TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
@@ -22,18 +22,6 @@ TIMEOUT_S = 2.0
 _REFUSED = (
     "set ZEUSD_TOKEN if it requires a token, or start it with `--enable gpu-control,gpu-read`"
 )
-
-
-class ZeusdError(Exception):
-    """The daemon cannot be reached, or refused a request.
-
-    Attributes:
-        cause: `no_permission`, or `zeusd` for everything else.
-    """
-
-    def __init__(self, message: str, cause: str = "zeusd") -> None:
-        super().__init__(message)
-        self.cause = cause
 
 
 class Zeusd:
@@ -44,7 +32,9 @@ class Zeusd:
         token: The daemon's token. Default: `$ZEUSD_TOKEN`.
 
     Raises:
-        ZeusConfigError: `address` is neither of these. The methods raise `ZeusdError`.
+        ZeusConfigError: `address` is neither of these. The methods raise a `ZeusPowerError` if the
+            daemon cannot be reached or refuses a request; `fields["cause"]` is `no_permission`, or
+            `zeusd` for everything else.
     """
 
     def __init__(self, address: str, token: str | None = None) -> None:
@@ -84,7 +74,7 @@ class Zeusd:
         found = self._request("GET", "/discover")
         listed = found.get(key) if isinstance(found, dict) else None
         if not isinstance(listed, list):
-            raise ZeusdError(f"{self} does not list its {key}; update it to Zeus 0.16")
+            raise _error(f"{self} does not list its {key}; update it to Zeus 0.16")
         return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
@@ -94,28 +84,29 @@ class Zeusd:
             response = connection.getresponse()
             body = response.read().decode(errors="replace")
         except PermissionError as error:
-            raise ZeusdError(
+            raise _error(
                 f"{self} cannot be reached: {error}; start it with --socket-gid and a group of "
                 "this user",
                 "no_permission",
             ) from error
         except (OSError, HTTPException) as error:
-            raise ZeusdError(
+            raise _error(
                 f"{self} cannot be reached: {error or type(error).__name__}; check that it runs "
                 "(a container needs its socket mounted)"
             ) from error
         finally:
             connection.close()
         if response.status in (401, 403, 404):
-            raise ZeusdError(
-                f"{self} refused the request: {_reason(body)}; {_REFUSED}", "no_permission"
+            raise _error(
+                f"{self} refused the request: {_reason(body)}; {_REFUSED}",
+                "no_permission",
             )
         if response.status != 200:
-            raise ZeusdError(f"{self} answered {response.status}: {_reason(body)}")
+            raise _error(f"{self} answered {response.status}: {_reason(body)}")
         try:
             return json.loads(body) if body else None
         except ValueError as error:
-            raise ZeusdError(f"{self} did not answer with JSON: {body[:200]!r}") from error
+            raise _error(f"{self} did not answer with JSON: {body[:200]!r}") from error
 
     def _connection(self) -> HTTPConnection:
         if "/" in self.address:
@@ -140,6 +131,10 @@ class _UnixConnection(HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def _error(message: str, cause: str = "zeusd") -> ZeusPowerError:
+    return ZeusPowerError(message, {"cause": cause})
 
 
 def _reason(body: str) -> str:

@@ -153,7 +153,7 @@ def test_a_trainer_of_huggingfaces_whose_steps_take_another_batch_size_is_an_err
 
 
 def test_without_a_service_the_example_says_so_and_ends(tmp_path: Path) -> None:
-    """On one rank: `test_bso_distributed.py` shows that all raise it, and none waits."""
+    """On one rank: `test_distributed.py` shows that all raise it, and none waits."""
     nobody = f"--url=http://127.0.0.1:{free_port()}"
     printed = run_forked(DDP, nobody, "--devices=1", folder=tmp_path, status=1)
     assert "start it with `zeus-service serve`, or pass require_service=False" in printed

@@ -163,7 +163,6 @@ PROFILE: dict[str, Any] = {
     "selector": "zeus-cost",
     "eta_knob": 0.5,
     "max_power_w": 300.0,
-    "search": "information",
     "measured_at": "2026-05-04T12:00:00Z",
 }
 

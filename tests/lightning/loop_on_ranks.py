@@ -16,12 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import programs
 import pynvml
 import pytest
 import torch
 from gpu_programs import SAME_TIME, EachLimit
 from lightning.fabric import Fabric
-from programs import StepMeter, outcomes
+from programs import outcomes
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusError
 from zeus_lightning.power.restore import Record, records_folder
@@ -30,20 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shel
 FOLDER = Path(sys.argv[1])
 CHECKPOINT = FOLDER / "checkpoint.json"
 """Of the scenario `endless`, once it trains."""
-JOB = {
-    "target_metric": 0.9,
-    "mode": "max",
-    "batch_sizes": [8, 16],
-    "default_batch_size": 16,
-    "max_epochs": 4,
-    "policy": "zeus",
-}
 
 
 def recurrence(url: str, job_id: str, **arguments: Any) -> Recurrence:
-    return Recurrence(
-        url, job_id=job_id, fabric=fabric, **(JOB | {"meter": StepMeter()} | arguments)
-    )
+    return programs.recurrence(url, job_id, fabric=fabric, policy="zeus", **arguments)
 
 
 def train(model: Any) -> None:
@@ -158,19 +149,10 @@ def scenario(name: str, url: str) -> dict[str, Any]:
     run = recurrence(url, name)
     try:
         match name:
-            case "gone":
-                loop(run)
             case "converges":  # rank zero's metric counts
                 seen["reports"] = loop(run, 0.1, 0.95 if fabric.is_global_zero else 0.2, 0.2)
             case "misses":
                 seen["reports"] = loop(run, 0.1, 0.2)
-            case "diverges":
-                run = recurrence(url, name, raise_on_failure=False)
-                seen["reports"] = loop(run, float("nan"), 0.2)
-            case "percent":
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("error", "zeus: the first validation")
-                    loop(run, 95.0)
             case "early":
                 leaves_early(run)
             case "resumes":

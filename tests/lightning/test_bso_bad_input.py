@@ -12,7 +12,7 @@ import torch
 from calls import recorded_calls
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
-from programs import Data, Net, StepMeter, Steps, new_job, outcomes, trainer, zeus
+from programs import Data, Dying, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
 from waiting import LIMIT_S
@@ -264,11 +264,6 @@ class Configured(Data):
 NESTED = {"batch_arg_name": "config.batch_size"}
 
 
-class BreaksAtOnce(StepMeter):
-    def read(self) -> Any:
-        raise ZeusMeterError("the counter is gone")
-
-
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
@@ -279,7 +274,7 @@ class BreaksAtOnce(StepMeter):
             NESTED,
             "config.batch_size cannot be set to 8 on ReadOnlyConfig",
         ),
-        (Data(), {"meter": BreaksAtOnce()}, "the counter is gone"),
+        (Data(), {"meter": Dying(-1)}, "GPU 0 is lost"),
     ],
 )
 def test_an_error_before_the_first_step_withdraws_the_trial(

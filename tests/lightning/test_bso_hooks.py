@@ -48,7 +48,6 @@ class Epochs(Callback):
         ({"val_check_interval": 4, "check_val_every_n_epoch": None}, [0, 1, 1]),
         ({"limit_train_batches": 3}, [1, 2, 3]),
         ({"accumulate_grad_batches": 2}, [1, 2, 3]),
-        ({"overfit_batches": 0.5}, [1, 2, 3]),
     ],
 )
 def test_each_validation_is_reported_with_the_epochs_completed(
@@ -127,13 +126,12 @@ def test_without_validation_a_train_metric_is_reported_at_each_epochs_end(
     assert (failing.last_report.metric, failing.last_report.epoch) == (pytest.approx(0.1), 5)
 
 
-@pytest.mark.parametrize("at_least", [{"min_epochs": 4}, {"min_steps": 4 * 8}])
 def test_a_failed_batch_size_is_raised_when_the_least_training_is_done(
-    service: ServiceProcess, at_least: dict[str, int]
+    service: ServiceProcess,
 ) -> None:
     callback, steps = zeus(service.url), Steps()
     with pytest.raises(ZeusTrialFailed, match="diverged"):
-        trainer(callback, steps, **at_least).fit(Net((0.1, float("nan"), 0.9)), Data())
+        trainer(callback, steps, min_epochs=4).fit(Net((0.1, float("nan"), 0.9)), Data())
     assert steps.count == 4 * 8
     (trial,) = trials(service.url, callback.job.job_id)
     assert (trial["outcome"], trial["reports"]) == ("diverged", 1)
@@ -186,10 +184,7 @@ def test_a_fit_whose_end_another_callback_broke_off_is_ended_and_undone_by_the_n
     [
         # stops where EarlyStopping's threshold is crossed
         (True, (0.1, 0.5, 0.9), "converged", 0.9),
-        (False, (0.1, 0.5, 0.9), "converged", 0.9),
         (True, (0.1, 0.5, 0.2, 0.3), "not_converged", 0.5),  # EarlyStopping's patience ends
-        (True, (0.1, 0.2, 0.3, 0.4, 0.5), "not_converged", 0.5),  # the epochs are used up
-        (False, (0.1, 0.2, 0.3, 0.4, 0.5), "not_converged", 0.5),
         (False, (0.1, 0.5, float("nan")), "diverged", 0.5),
     ],
 )

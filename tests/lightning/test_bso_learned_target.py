@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import requests
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from programs import Data, Net, RaiseInSecondEpoch, new_job, outcomes, trainer, trials, zeus
+from programs import AfterEpoch, Data, Net, crash, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 from waiting import LIMIT_S
 
@@ -26,17 +26,6 @@ class FallingNet(Net):
 
     def validation_step(self, batch: Any, index: int) -> None:
         self.log("val_loss", self.val_acc[min(self.validations, len(self.val_acc) - 1)])
-
-
-class AtFirstValidation(Callback):
-    """Calls a function at the first validation of training."""
-
-    def __init__(self, do: Any) -> None:
-        self.do = do
-
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if not trainer.sanity_checking and trainer.current_epoch == 0:
-            self.do()
 
 
 def run(service: ServiceProcess, job: str, net: Net, *others: Callback, **arguments: Any) -> Any:
@@ -83,37 +72,26 @@ def test_a_falling_metric_of_early_stopping_is_learned(service: ServiceProcess) 
     assert (callback.outcome, callback.last_report.epoch) == ("converged", 3)
 
 
-def test_a_baseline_that_runs_while_the_target_is_learned_goes_on(service: ServiceProcess) -> None:
-    job, net = new_job(), Net((0.95,))
-    others = AtFirstValidation(lambda: baselines(service, job, 0.9, 0.92, 0.91))
-    callback = run(service, job, net, others)
-    assert net.validations == 5
-    assert callback.trial.trial_number == 1
-    assert callback.outcome == "converged"
-    assert trials(service.url, job)[0]["epoch"] == 1
-
-
-@pytest.mark.parametrize("meanwhile", [0, 1])
 def test_a_baseline_that_is_interrupted_and_resumed_is_one(
-    service: ServiceProcess, tmp_path: Path, meanwhile: int
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
-    """And it trains to completion, even if the target has been learned meanwhile."""
+    """And it trains to completion, even though the target has been learned meanwhile."""
     job = new_job()
     baselines(service, job, 0.9, 0.92)
     saver = ModelCheckpoint(tmp_path, "first")
     broken = zeus(service.url, job_id=job, target_metric=None)
     with pytest.raises(ZeroDivisionError):
-        trainer(saver, RaiseInSecondEpoch(), broken, enable_checkpointing=True).fit(
+        trainer(saver, AfterEpoch(1, crash), broken, enable_checkpointing=True).fit(
             Net((0.91,)), Data()
         )
-    baselines(service, job, *[0.91] * meanwhile)
+    baselines(service, job, 0.91)
     resumed, net = zeus(service.url, job_id=job, target_metric=None), Net((0.95,))
     trainer(resumed).fit(net, Data(), ckpt_path=tmp_path / "first.ckpt")
     assert net.validations == 4
     assert resumed.outcome == "converged"
-    assert outcomes(service.url, job) == [*["converged"] * (3 + meanwhile), "withdrawn"]
+    assert outcomes(service.url, job) == [*["converged"] * 4, "withdrawn"]
     answer = requests.get(f"{service.url}/api/v1/jobs/{job}", timeout=LIMIT_S).json()
-    assert answer["completed_baselines"] == 3 + meanwhile
+    assert answer["completed_baselines"] == 4
 
 
 def test_a_target_that_is_learned_between_registration_and_start_is_the_runs(
@@ -177,13 +155,6 @@ def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(
     callback = run(service, job, Net((0.9,)))
     assert (callback.trial.why, callback.outcome) == ("baseline", "completed")
     assert outcomes(service.url, job) == ["diverged", "completed"]
-
-
-def test_how_many_baselines_there_are_can_be_chosen(service: ServiceProcess) -> None:
-    job = new_job()
-    baselines(service, job, 0.9, 0.9, baseline_runs=2)
-    callback = run(service, job, Net((0.3, 0.9)))
-    assert (callback.outcome, callback.trial.target_metric) == ("converged", 0.9)
 
 
 def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
@@ -254,7 +225,7 @@ def test_a_per_device_trial_is_resumed_without_repeating_the_scope(
     saver, broken = ModelCheckpoint(tmp_path, "first"), ZeusBSOCallback(service.url, job_id=job)
     options = {"accumulate_grad_batches": 2, "enable_checkpointing": True}
     with pytest.raises(ZeroDivisionError):
-        trainer(saver, RaiseInSecondEpoch(), broken, **options).fit(Net(), Data(batch_size=9))
+        trainer(saver, AfterEpoch(1, crash), broken, **options).fit(Net(), Data(batch_size=9))
     url, net = "http://127.0.0.1:1" if is_away else service.url, Net((0.9,))
     resumed = ZeusBSOCallback(url, job_id=job, target_metric=0.8, require_service=False)
     trainer(resumed, **options).fit(net, Data(batch_size=4), ckpt_path=tmp_path / "first.ckpt")

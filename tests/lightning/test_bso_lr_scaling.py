@@ -10,9 +10,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import LearningRateFinder, OnExceptionCheckpoint
 from lightning.pytorch.cli import LightningCLI
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.tuner import Tuner
-from programs import Data, Net, new_job, outcomes, trainer, trials, zeus
+from programs import Data, LoadsLate, Net, new_job, outcomes, trainer, trials, zeus
 from service_process import ServiceProcess
 from torch.optim import SGD, Adam, lr_scheduler
 
@@ -236,12 +235,6 @@ class Crashes(Scheduled):
         return super().training_step(batch, index)
 
 
-class LoadsLate(SingleDeviceStrategy):
-    """Loads a checkpoint after `configure_optimizers`, as FSDP and DeepSpeed do."""
-
-    restore_checkpoint_after_setup = True
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_run_that_resumes_after_a_crash_is_scaled_once(
     service: ServiceProcess, tmp_path: Path, late: bool
@@ -254,7 +247,7 @@ def test_a_run_that_resumes_after_a_crash_is_scaled_once(
     def fit(net: Net, *others: Callback, data: Data, **arguments: Any) -> None:
         callback = zeus(service.url, job_id=job, **knobs, **sizes)
         options = {
-            "strategy": LoadsLate(torch.device("cpu")) if late else "auto",
+            "strategy": LoadsLate() if late else "auto",
             "max_epochs": 2,
             "enable_checkpointing": True,
             "default_root_dir": tmp_path,

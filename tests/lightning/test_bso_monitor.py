@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
 
 from zeus_lightning import ZeusConfigError
+from zeus_lightning.program.metric import monitor_of
 
 
 class Plain(Net):
@@ -121,12 +121,12 @@ class LogsTwo(Plain):
 @pytest.mark.parametrize(
     ("callbacks", "arguments", "monitored"),
     [
-        ([EarlyStopping("val_loss")], {}, ("val_loss", False)),
-        ([ModelCheckpoint(monitor="val_acc", mode="max")], {}, ("val_acc", True)),
+        ([EarlyStopping("val_loss")], {}, ("val_loss", "min")),
+        ([ModelCheckpoint(monitor="val_acc", mode="max")], {}, ("val_acc", "max")),
         (
             [ModelCheckpoint(monitor="val_acc", mode="max"), EarlyStopping("val_loss")],
             {},
-            ("val_loss", False),
+            ("val_loss", "min"),
         ),
         (
             [
@@ -134,25 +134,19 @@ class LogsTwo(Plain):
                 ModelCheckpoint(monitor="val_acc", mode="max"),
             ],
             {},
-            ("val_acc", True),
+            ("val_acc", "max"),
         ),
-        ([EarlyStopping("val_loss")], {"monitor": "val_acc"}, ("val_acc", True)),
-        ([EarlyStopping("val_acc", mode="max")], {"mode": "min"}, ("val_acc", False)),
-        ([], {"monitor": "val_loss"}, ("val_loss", False)),  # by its name
+        ([EarlyStopping("val_loss")], {"monitor": "val_acc"}, ("val_acc", "max")),
+        ([EarlyStopping("val_acc", mode="max")], {"mode": "min"}, ("val_acc", "min")),
+        ([], {"monitor": "val_loss"}, ("val_loss", "min")),  # by its name
     ],
 )
 def test_metric_and_mode_are_those_of_the_trainer_unless_they_are_given(
-    service: ServiceProcess,
-    callbacks: list[Any],
-    arguments: dict[str, Any],
-    monitored: tuple[str, bool],
-    tmp_path: Path,
+    callbacks: list[Any], arguments: dict[str, Any], monitored: tuple[str, str]
 ) -> None:
-    callback = zeus(service.url, **({"monitor": None, "target_metric": None} | arguments))
-    trainer(
-        callback, *callbacks, max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path
-    ).fit(LogsTwo(), Data())
-    assert (callback.job.monitor, callback.job.higher_is_better) == monitored
+    runner = trainer(*callbacks, enable_checkpointing=True)
+    given = {"monitor": None, "mode": None} | arguments
+    assert monitor_of(runner, **given) == monitored
 
 
 def test_a_mode_of_the_trainer_that_the_name_contradicts_is_a_warning(
@@ -251,9 +245,9 @@ def test_a_metric_of_single_batches_is_not_offered(
         trainer(zeus(service.url, monitor=None), num_sanity_val_steps=0).fit(module(), Data())
 
 
-@pytest.mark.parametrize("validates", [True, False])
 @pytest.mark.parametrize(
-    ("module", "monitor"), [(LogsBatches, "train_acc"), (LogsBatchesAndEpochs, "train_acc_step")]
+    ("module", "monitor", "validates"),
+    [(LogsBatches, "train_acc", True), (LogsBatchesAndEpochs, "train_acc_step", False)],
 )
 def test_a_metric_of_one_batch_is_an_error_at_the_first_report(
     service: ServiceProcess, module: type[Net], monitor: str, validates: bool

@@ -1,4 +1,4 @@
-"""`ZeusEnergyCallback` measures a run, and never harms it."""
+"""`ZeusEnergyCallback` measures a run and never harms it; on ranks: `test_distributed.py`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
-from programs import Data, Net, Raise, StepMeter, WorkMeter, trainer, zeus
-from ranks import run_ranks, seen
+from programs import Data, Dying, Net, Raise, StepMeter, WorkMeter, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusEnergyCallback, ZeusMeterError
 from zeus_lightning.meters import Reading
 
-SCRIPT = Path(__file__).with_name("energy_on_ranks.py")
 STEPS = 64 // 8  # of an epoch
 
 
@@ -200,14 +198,7 @@ def test_an_error_before_training_closes_the_meter_and_prints_nothing(
 def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
     lines: Callable[[], list[str]],
 ) -> None:
-    class FailsAtOnce(StepMeter):
-        def read(self) -> Reading:
-            reading = super().read()
-            if reading.time_s > 0:
-                raise ZeusMeterError("GPU 0 is lost")
-            return reading
-
-    callback = ZeusEnergyCallback(FailsAtOnce())
+    callback = ZeusEnergyCallback(Dying(0))
     callback.spent = Reading(6.0, 2.0)  # of the earlier fit
     trainer(callback, max_epochs=1).fit(Net(), Data())
     assert (lines(), callback.spent) == ([], Reading(0.0, 0.0))
@@ -217,15 +208,7 @@ def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
 def test_a_meter_that_fails_warns_once_and_training_goes_on(
     lines: Callable[[], list[str]], recwarn: pytest.WarningsRecorder, error: Exception
 ) -> None:
-    class Fails(StepMeter):
-        def read(self) -> Reading:
-            reading = super().read()
-            if reading.time_s > 4:
-                raise error
-            return reading
-
-    net = Net()
-    callback = ZeusEnergyCallback(Fails())
+    net, callback = Net(), ZeusEnergyCallback(Dying(4, error))
     trainer(callback, max_epochs=3, num_sanity_val_steps=0).fit(net, Data())
     assert net.validations == 3
     assert [str(each.message) for each in recwarn if "zeus" in str(each.message)] == [
@@ -266,17 +249,11 @@ def test_beside_the_power_limit_callback_both_read(
 
 
 def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]]) -> None:
-    class Copies(Callback):
-        def on_train_epoch_end(self, *args: Any) -> None:
-            self.copies = [copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))]
-
-    callback, copies = ZeusEnergyCallback("cpu-estimate"), Copies()
-    for _ in range(2):
-        trainer(callback, copies, max_epochs=1).fit(Net(), Data())
-    assert len(lines()) == 2
-    for each in (callback, *copies.copies):
+    callback = ZeusEnergyCallback("cpu-estimate")
+    trainer(callback, max_epochs=1).fit(Net(), Data())
+    for each in (callback, copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
         trainer(each, max_epochs=1).fit(Net(), Data())
-    assert len(lines()) == 5
+    assert len(lines()) == 4
 
 
 def test_lightning_cli_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -295,65 +272,6 @@ def test_it_overrides_no_hook_that_fires_for_every_batch() -> None:
     for name in dir(Callback):
         if "batch" in name or "backward" in name or "optimizer" in name:
             assert getattr(ZeusEnergyCallback, name) is getattr(Callback, name)
-
-
-@pytest.fixture(scope="module")
-def on_ranks(
-    fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], list[dict[str, Any]]]:
-    """What two ranks saw with a meter; all meters are used in the same processes."""
-    folder = tmp_path_factory.mktemp("energy")
-    driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
-    driver.gpus[0].set_load(0.2)  # 100 W
-    driver.gpus[1].set_load(1)  # 300 W
-    names = dict.fromkeys(("own", "node", "two-nodes", "broken", "gpus", "error"), "")
-    assert run_ranks(folder, names, script=SCRIPT, env=driver.variables) == 0
-    return lambda name: seen(folder, name)
-
-
-@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1), ("two-nodes", 2)])
-def test_ranks_are_summed_and_a_device_that_they_share_on_a_node_counts_once(
-    on_ranks: Callable[[str], list[dict[str, Any]]], meter: str, ranks: int
-) -> None:
-    first, second = on_ranks(meter)
-    # readings after the first: validation and epoch of two epochs, and the fit's end
-    assert first["spent"] == second["spent"] == [5 * 6.0 * ranks, 5 * 2.0]
-    energy = {"zeus/energy_j": 24.0 * ranks, "zeus/time_s": 8.0, "zeus/power_w": 3.0 * ranks}
-    for rank in (first, second):
-        assert {key: rank["logged"][key] for key in energy} == energy
-        assert rank["tested"][0]["zeus/energy_j"] == 6.0 * ranks
-        assert not any("zeus/" in text for text in rank["warnings"])
-    used = [line.partition(",")[0] for line in first["lines"]]
-    assert used == [
-        f"zeus: the fit used {30 * ranks}.00 J in 10.00 s",
-        f"zeus: the test used {12 * ranks}.00 J in 4.00 s",
-    ]
-    assert second["lines"] == []
-
-
-def test_each_rank_reads_its_own_gpu(on_ranks: Callable[[str], list[dict[str, Any]]]) -> None:
-    for rank in on_ranks("gpus"):
-        energy_j, time_s = rank["spent"]
-        assert energy_j / time_s == pytest.approx(400, rel=0.1)
-
-
-def test_a_meter_that_fails_on_one_rank_ends_the_measurement_on_all(
-    on_ranks: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    first, second = on_ranks("broken")
-    assert [first["spent"], second["spent"]] == [[24.0, 4.0]] * 2
-    assert first["lines"][0].startswith("zeus: the fit, until its meter failed, used 24.00 J")
-    for rank, times in ((first, 0), (second, 1)):
-        assert sum("GPU 1 is lost" in text for text in rank["warnings"]) == times
-
-
-def test_an_error_prints_what_all_ranks_have_used(
-    on_ranks: Callable[[str], list[dict[str, Any]]],
-) -> None:
-    first, second = on_ranks("error")
-    assert first["error"] == second["error"] == "mine"
-    (line,) = first["lines"]
-    assert line.startswith("zeus: the fit, until ZeroDivisionError ended it, used 12.00 J in 2")
 
 
 def test_the_key_names_are_those_of_the_bso_callback() -> None:

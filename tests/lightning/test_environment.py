@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 import pytest
 import torch
-from fake_nvml import FakeGpu
-from gpu_programs import DriversClock, GpuNet, fit, power
 from lightning.pytorch import Callback
 from programs import Data, Net, Raise, StepMeter, new_job, trainer, zeus
 from service_process import ServiceProcess
@@ -117,27 +115,15 @@ def test_an_outcome_file_that_cannot_be_written_does_not_end_the_run(
 def test_a_control_trial_trains_with_the_default_batch_size_of_the_job_itself(
     run: Run, service: ServiceProcess, outcome_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, trials = new_job(), []
+    job, records = new_job(), []
     for control in ("1", "0", "1"):
         monkeypatch.setenv("ZEUS_CONTROL", control)
         run(url=service.url, job_id=job)
-        trials.append(outcome_in(outcome_file).trial)
+        records.append(outcome_in(outcome_file))
+    earlier = records[0].earlier_trials
+    assert [each.earlier_trials - earlier for each in records] == [0, 1, 2]
+    trials = [each.trial for each in records]
     assert {trial.job_id for trial in trials} == {job}
     assert [trial.why == "control" for trial in trials] == [True, False, True]
     assert [trial.batch_size for trial in trials if trial.why == "control"] == [16, 16]
     assert [trial.cost_bound for trial in trials if trial.why == "control"] == [None] * 2
-
-
-@pytest.mark.parametrize(("value", "limits"), [("1", {250}), ("0", None)])
-def test_a_control_trial_sets_no_power_limit(
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    monkeypatch: pytest.MonkeyPatch,
-    value: str,
-    limits: set[int] | None,
-) -> None:
-    monkeypatch.setenv("ZEUS_CONTROL", value)
-    callback, net = power(meter=gpu_meter), GpuNet(gpu)
-    fit(callback, net)
-    assert (set(net.limits_w) == {250}) == (limits is not None)
-    assert (callback.limit_w is None) == (limits is not None)

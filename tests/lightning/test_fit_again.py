@@ -108,12 +108,11 @@ def test_it_ends_with_a_control_trial_that_fails(service: ServiceProcess) -> Non
     assert [each["why"] for each in trials(service.url, job)] == ["explore", "control"]
 
 
-@pytest.mark.parametrize("raises", [True, False])
-def test_it_ends_with_a_baseline_that_fails(service: ServiceProcess, raises: bool) -> None:
+def test_it_ends_with_a_baseline_that_fails(service: ServiceProcess) -> None:
     job, memory = new_job(), torch.OutOfMemoryError("CUDA out of memory.")
 
     def make_trainer(*others: Raise) -> Trainer:
-        callback = zeus(service.url, job_id=job, target_metric=None, raise_on_failure=raises)
+        callback = zeus(service.url, job_id=job, target_metric=None, raise_on_failure=False)
         return trainer(callback, *others, max_epochs=2)
 
     with pytest.raises(ZeusTrialFailed, match="ended as diverged"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from itertools import groupby
@@ -11,8 +10,8 @@ from typing import Any
 
 import pynvml
 import pytest
+import ranks
 from fake_nvml import FakeDriver
-from ranks import run_ranks
 
 SCRIPT = Path(__file__).with_name("two_gpus.py")
 Ranks = list[dict[str, Any]]
@@ -51,7 +50,6 @@ def run(
     *scenarios: str,
     strategy: str = "ddp",
     nodes: int = 1,
-    reporting: int = 2,
 ) -> Callable[[str], Ranks]:
     """Run scenarios in one pair of processes: and return what ranks saw of each."""
     env = {
@@ -60,10 +58,11 @@ def run(
         "STRATEGY": strategy,
         "NODES": str(nodes),
     }
-    assert run_ranks(folder, dict.fromkeys(scenarios, ""), script=SCRIPT, nodes=nodes, env=env) == 0
-    return lambda name: [
-        json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(reporting)
-    ]
+    assert (
+        ranks.run_ranks(folder, dict.fromkeys(scenarios, ""), script=SCRIPT, nodes=nodes, env=env)
+        == 0
+    )
+    return lambda name: ranks.seen(folder, name)
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +91,9 @@ def test_two_nodes_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -
     assert first["after_w"] == second["after_w"] == 250
 
 
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
-def test_spawned_and_forked_ranks_set_the_same_limits_too(
-    driver: FakeDriver, tmp_path: Path, strategy: str
-) -> None:
-    assert run(driver, tmp_path, "children", strategy=strategy, reporting=1)("children")
-    first, second = (json.loads((tmp_path / f"child-{rank}.json").read_text()) for rank in (0, 1))
+def test_forked_ranks_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -> None:
+    assert run(driver, tmp_path, "children", strategy="ddp_fork")("children")
+    first, second = ranks.seen(tmp_path, "child")
     assert first == second
     assert len(first["limits_w"]) == 80
     assert first["profile"]["num_devices"] == 2

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,12 @@ from fake_nvml import FakeDriver, FakeGpu
 from forked import training_process
 from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
-from programs import BreaksOnException, trainer
+from programs import AfterStep, BreaksOnException, trainer
 from train_on_gpu_until_signalled import train_on_gpu
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.restore import records_folder, restore_all
-
-
-class AtStep(Callback):
-    """Calls something at the end of the training batch with this number, counted from 1."""
-
-    def __init__(self, step: int, call: Callable[[], object], *, every: bool = False) -> None:
-        self.step = step
-        self.call = call
-        self.every = every
-
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        step = trainer.fit_loop.epoch_loop.batch_idx + 1
-        if step == self.step or (self.every and step > self.step):
-            self.call()
 
 
 def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, GpuNet, list[str]]:
@@ -71,7 +56,7 @@ def test_an_exception_restores_the_limit_and_is_raised(
         raise error
 
     with pytest.raises(type(error)) as raised:
-        fit(fake_gpus, AtStep(step, fail))
+        fit(fake_gpus, AfterStep(step, fail))
     assert raised.value is error
     assert seen[0] != 250_000
     assert_restored(gpu)
@@ -129,7 +114,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
 def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    lose = AtStep(10, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION))
+    lose = AfterStep(10, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION))
     callback, net, warned = fit(fake_gpus, lose)
     assert net.limits_w[-1] == gpu.limit_mw / 1000 != 250
     assert callback.limit_w is None
@@ -150,7 +135,7 @@ def test_a_limit_changed_by_someone_else_is_a_warning_and_the_window_is_measured
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    callback, net, warned = fit(fake_gpus, AtStep(10, by_hand), step_w=100)
+    callback, net, warned = fit(fake_gpus, AfterStep(10, by_hand), step_w=100)
     assert net.limits_w[:19] == [300] * 6 + [200] * 4 + [111] * 2 + [200] * 6 + [100]
     assert len(warned) == 1
     assert "discarded the measurement at 200 W: someone else changed a GPU's" in warned[0]
@@ -166,7 +151,7 @@ def test_a_limit_changed_by_someone_else_again_and_again_ends_profiling(
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    callback, net, warned = fit(fake_gpus, AtStep(10, by_hand, every=True), step_w=100)
+    callback, net, warned = fit(fake_gpus, AfterStep(10, by_hand, each=True), step_w=100)
     assert callback.limit_w is None
     assert "changed by someone else after process" in warned[-2]  # it was set later
     assert "no power limit chosen: someone else changed" in warned[-1]
@@ -178,7 +163,7 @@ def test_a_limit_changed_by_someone_else_again_and_again_ends_profiling(
 def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    refuse = AtStep(5, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN))
+    refuse = AfterStep(5, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN))
     callback, net, warned = fit(fake_gpus, refuse, step_w=100)
     assert callback.limit_w is None
     assert ["could not be set" in text for text in warned] == [True, True, True, False, True]
@@ -198,7 +183,7 @@ def test_a_limit_changed_after_profiling_stays_with_a_warning_at_the_end(
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    _, net, warned = fit(fake_gpus, AtStep(150, by_hand))
+    _, net, warned = fit(fake_gpus, AfterStep(150, by_hand))
     assert gpu.limit_mw == 111_000
     assert net.limits_w[-1] == 111
     assert len(warned) == 1
@@ -208,7 +193,7 @@ def test_a_limit_changed_after_profiling_stays_with_a_warning_at_the_end(
 def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    callback, net, warned = fit(fake_gpus, AtStep(10, gpu.lose))
+    callback, net, warned = fit(fake_gpus, AfterStep(10, gpu.lose))
     assert len(net.limits_w) == 200
     assert callback.limit_w is None
     assert callback.profile is None
@@ -227,7 +212,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
 
     steps: list[int] = []
     with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; check `dmesg`"):
-        fit(fake_gpus, LosesIt(), AtStep(1, lambda: steps.append(1)))
+        fit(fake_gpus, LosesIt(), AfterStep(1, lambda: steps.append(1)))
     assert steps == []
 
 
@@ -251,8 +236,8 @@ def test_a_stored_limit_that_the_driver_refuses_is_a_warning_and_training_contin
 def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    fail = AtStep(12, lambda: gpu.fail("energy", pynvml.NVML_ERROR_UNKNOWN))
-    heal = AtStep(14, lambda: gpu.fail("energy", 0))
+    fail = AfterStep(12, lambda: gpu.fail("energy", pynvml.NVML_ERROR_UNKNOWN))
+    heal = AfterStep(14, lambda: gpu.fail("energy", 0))
     callback, _, warned = fit(fake_gpus, fail, heal, step_w=100)
     assert callback.limit_w == 200
     assert len(warned) == 1

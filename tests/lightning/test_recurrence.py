@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from programs import StepMeter, new_job, outcomes, trials
+from programs import new_job, outcomes, recurrence, trials
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
 from waiting import LIMIT_S
@@ -24,19 +24,6 @@ from zeus_lightning import (
     ZeusTrialFailed,
 )
 from zeus_lightning.client import BSOClient
-
-
-def recurrence(service: ServiceProcess, job_id: str | None, **arguments: Any) -> Recurrence:
-    defaults: dict[str, Any] = {
-        "url": service.url,
-        "target_metric": 0.9,
-        "mode": "max",
-        "batch_sizes": [8, 16],
-        "default_batch_size": 16,
-        "max_epochs": 4,
-        "meter": StepMeter(),
-    }
-    return Recurrence(job_id=job_id, **(defaults | arguments))
 
 
 def train(run: Recurrence, *metrics: float) -> int:
@@ -61,7 +48,7 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
     service: ServiceProcess,
 ) -> None:
     job = new_job()
-    with recurrence(service, job) as run:
+    with recurrence(service.url, job) as run:
         assert (run.batch_size, run.local_batch_size) == (16, 16)
         assert run.trial is not None
         assert run.trial.why == "explore"
@@ -74,7 +61,7 @@ def test_a_loop_that_reaches_the_target_is_stopped_and_its_cost_known(
     assert run.outcome == "converged"
     assert outcomes(service.url, job) == ["converged"]
     assert run.cost_j == pytest.approx(0.5 * 12 + 0.5 * 10 * 4)
-    with recurrence(service, job) as run:
+    with recurrence(service.url, job) as run:
         assert run.batch_size == 8
         train(run, 0.95)
 
@@ -85,13 +72,13 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
     job = new_job()
     with (
         pytest.raises(ZeusTrialFailed, match="may get another batch size"),
-        recurrence(service, job) as run,
+        recurrence(service.url, job) as run,
     ):
         train(run, 0.1, 0.2)
     assert run.outcome == "not_converged"
     with (
         pytest.warns(UserWarning, match="not_converged"),
-        recurrence(service, job, raise_on_failure=False) as run,
+        recurrence(service.url, job, raise_on_failure=False) as run,
     ):
         train(run, 0.1)
     assert outcomes(service.url, job) == ["not_converged", "not_converged"]
@@ -101,7 +88,7 @@ def test_a_loop_without_a_target_learns_one_from_its_first_runs(service: Service
     job, seen = new_job(), []
     learns = {"target_metric": None, "baseline_runs": 2}
     for _ in range(3):
-        with recurrence(service, job, **learns) as run:
+        with recurrence(service.url, job, **learns) as run:
             reports = train(run, 0.3, 0.9, 0.5)
         assert run.job is not None
         seen.append((run.outcome, reports, run.job.target_metric))
@@ -114,26 +101,18 @@ def test_a_loop_without_a_target_learns_one_from_its_first_runs(service: Service
 def test_the_service_stops_the_loop_of_a_failed_batch_size(
     service: ServiceProcess, metric: float, reports: int, outcome: str
 ) -> None:
-    with recurrence(service, new_job(), raise_on_failure=False) as run:
+    with recurrence(service.url, new_job(), raise_on_failure=False) as run:
         assert train(run, *[metric] * 10) == reports  # of four epochs
     assert run.outcome == outcome
 
 
-@pytest.mark.parametrize("metric", [torch.tensor(0.9), np.float32(0.9)])
 def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
-    service: ServiceProcess, metric: Any
+    service: ServiceProcess,
 ) -> None:
     sizes = {"batch_sizes": np.array([8, 16]), "default_batch_size": np.int64(16)}
-    with recurrence(service, new_job(), **sizes, max_epochs=np.int64(4)) as run:
+    with recurrence(service.url, new_job(), **sizes, max_epochs=np.int64(4)) as run:
         assert run.report(0.5, epoch=np.int64(1)).outcome is None
-        assert run.report(metric, epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
-
-
-def test_without_batch_sizes_they_are_around_the_default(service: ServiceProcess) -> None:
-    with recurrence(service, new_job(), batch_sizes=None) as run:
-        assert run.job is not None
-        assert run.job.batch_sizes == [2, 4, 8, 16, 32, 64, 128]
-        run.report(0.9)
+        assert run.report(torch.tensor(0.9), epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +127,7 @@ def test_an_exception_ends_the_trial_and_goes_on(
     service: ServiceProcess, error: BaseException, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = new_job()
-    run = recurrence(service, job)
+    run = recurrence(service.url, job)
     with pytest.raises(type(error)) as raised:
         interrupted(run, error)
     assert raised.value is error
@@ -170,7 +149,7 @@ def test_sigterm_ends_the_trial_as_interrupted_and_its_handler_is_put_back(
     job = new_job()
     try:
         with pytest.raises(SystemExit) as raised:
-            terminated(recurrence(service, job))
+            terminated(recurrence(service.url, job))
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -183,7 +162,7 @@ def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
 ) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        with recurrence(service, new_job()) as run:
+        with recurrence(service.url, new_job()) as run:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             run.report(0.95)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -193,7 +172,7 @@ def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
 
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
     job = new_job()
-    with recurrence(service, job) as run:
+    with recurrence(service.url, job) as run:
         pass
     assert run.outcome == "errored"
 
@@ -202,9 +181,9 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
     job = new_job()
     states: list[dict[str, Any]] = []
     with pytest.raises(KeyboardInterrupt):
-        interrupted(recurrence(service, job), KeyboardInterrupt(), states)
+        interrupted(recurrence(service.url, job), KeyboardInterrupt(), states)
     state = json.loads(json.dumps(states[0]))  # plain values
-    with recurrence(service, job, state=state) as run:
+    with recurrence(service.url, job, state=state) as run:
         assert run.trial is not None
         assert run.trial.trial_number == 1
         verdict = run.report(0.95)
@@ -214,13 +193,13 @@ def test_a_checkpoints_trial_is_resumed_with_what_it_had_spent(service: ServiceP
     assert trial["energy_j"] == pytest.approx(12 + 6)
     with (
         pytest.raises(ZeusConfigError, match=r"ended as converged.*start a new trial"),
-        recurrence(service, job, state=state),
+        recurrence(service.url, job, state=state),
     ):
         pass
 
 
 def test_a_checkpoint_after_the_block_has_the_trial_as_it_ended(service: ServiceProcess) -> None:
-    run = recurrence(service, new_job())
+    run = recurrence(service.url, new_job())
     with pytest.raises(KeyboardInterrupt):
         interrupted(run, KeyboardInterrupt())
     state = run.state_dict()  # the meter has been read for the report and for the end alone
@@ -230,12 +209,12 @@ def test_a_checkpoint_after_the_block_has_the_trial_as_it_ended(service: Service
 
 
 def test_without_the_service_it_raises_or_trains_without_a_trial(service: ServiceProcess) -> None:
-    away = {"url": f"http://127.0.0.1:{free_port()}", "default_batch_size": np.int64(16)}
-    run = recurrence(service, "a", **away)
+    nobody, sizes = f"http://127.0.0.1:{free_port()}", {"default_batch_size": np.int64(16)}
+    run = recurrence(nobody, "a", **sizes)
     for _ in range(2):  # it can be entered again
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
-    run = recurrence(service, "a", **away, require_service=False)
+    run = recurrence(nobody, "a", **sizes, require_service=False)
     with pytest.warns(UserWarning, match="without the service, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
@@ -244,70 +223,50 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
     DataLoader([1.0], batch_size=run.local_batch_size)
     run.__exit__(None, None, None)
     assert (run.trial, run.outcome, run.cost_j) == (None, None, None)
-    with recurrence(service, new_job(), state=state) as run:  # of a run without a trial
+    with recurrence(service.url, new_job(), state=state) as run:  # of a run without a trial
         train(run, 0.5, 0.95)
     assert run.outcome == "converged"
 
 
-class Dying(StepMeter):
-    """Cannot be read after one report."""
-
-    def read(self) -> Any:
-        reading = super().read()
-        if reading.time_s > 4:
-            raise ZeusMeterError("GPU 0 is lost")
-        return reading
-
-
-@pytest.mark.parametrize("cause", ["meter", "refused"])
 def test_a_trial_that_is_given_up_leaves_a_loop_that_ends_at_the_target(
-    service: ServiceProcess, cause: str
+    service: ServiceProcess,
 ) -> None:
     job = new_job()
-    meter = Dying() if cause == "meter" else StepMeter()
-    with recurrence(service, job, meter=meter) as run:
+    with recurrence(service.url, job) as run:
         assert not run.report(0.1).stop
-        if cause == "refused":
-            assert run.trial is not None
-            BSOClient(service.url).end_trial(run.trial, "withdrawn", "it was ended from outside")
+        assert run.trial is not None
+        BSOClient(service.url).end_trial(run.trial, "withdrawn", "it was ended from outside")
         with pytest.warns(UserWarning, match="training continues, but the service will learn noth"):
             assert train(run, 0.1, 0.1, 0.9, 0.9) == 3
     assert run.outcome == "errored"
-    assert outcomes(service.url, job) == ["errored" if cause == "meter" else "withdrawn"]
+    assert outcomes(service.url, job) == ["withdrawn"]
 
 
 def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
     service: ServiceProcess,
 ) -> None:
     with pytest.raises(ZeusConfigError, match="no job given"):
-        recurrence(service, None)
-    with pytest.raises(ZeusConfigError, match="eta_knob"):
-        recurrence(service, "a", eta_knob=2)
+        recurrence(service.url, None)
     with pytest.raises(ZeusConfigError, match="url is 'localhost'"):
-        recurrence(service, "a", url="localhost")
+        recurrence("localhost", "a")
     job = new_job()
-    with pytest.raises(ZeusMeterError), recurrence(service, job, meter="nvml:0"):
-        pass
-    with (
-        pytest.raises(ZeusConfigError, match="is not one of"),
-        recurrence(service, job, meter="perpetual"),
-    ):
+    with pytest.raises(ZeusMeterError), recurrence(service.url, job, meter="nvml:0"):
         pass
 
 
 def test_a_loop_must_say_whether_its_metric_rises(service: ServiceProcess) -> None:
     job = new_job()
     message = "whether 'metric' should rise or fall is unknown; pass mode='max' or mode='min'"
-    with pytest.raises(ZeusConfigError, match=message), recurrence(service, job, mode=None):
+    with pytest.raises(ZeusConfigError, match=message), recurrence(service.url, job, mode=None):
         pass
-    with recurrence(service, job, mode=None, monitor="val_loss", target_metric=0.2) as run:
+    with recurrence(service.url, job, mode=None, monitor="val_loss", target_metric=0.2) as run:
         assert train(run, 0.5, 0.1) == 2
     assert run.outcome == "converged"
 
 
 def test_it_is_one_run_and_reports_are_made_within_its_block(service: ServiceProcess) -> None:
     job = new_job()
-    run = recurrence(service, job)
+    run = recurrence(service.url, job)
     with pytest.raises(ZeusConfigError, match="with Recurrence"):
         run.report(0.95)
     with run:

@@ -8,23 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import StepMeter, new_job, outcomes, trials
+from programs import new_job, outcomes, recurrence, trials
 from service_process import ServiceProcess
 
-from zeus_lightning import PowerLimit, Recurrence, ZeusConfigError, ZeusServiceUnavailable
-
-
-def recurrence(url: str, job_id: str) -> Recurrence:
-    return Recurrence(
-        url,
-        job_id=job_id,
-        target_metric=0.9,
-        mode="max",
-        batch_sizes=[8, 16],
-        default_batch_size=16,
-        max_epochs=4,
-        meter=StepMeter(),
-    )
+from zeus_lightning import PowerLimit, ZeusConfigError, ZeusServiceUnavailable
 
 
 def set_up(rank: int, folder: Path) -> None:

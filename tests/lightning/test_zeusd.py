@@ -16,8 +16,8 @@ from forked import in_forked_child
 from service_process import free_port
 from zeus.utils.zeusd import ZeusdClient, ZeusdConfig
 
-from zeus_lightning import ZeusConfigError
-from zeus_lightning.zeusd import Zeusd, ZeusdError, find_zeusd
+from zeus_lightning import ZeusConfigError, ZeusPowerError
+from zeus_lightning.zeusd import Zeusd, find_zeusd
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -70,13 +70,15 @@ def test_what_the_daemon_refuses_is_an_error_in_its_words(
     fake_gpus: FakeDriver, daemon: FakeZeusd
 ) -> None:
     zeusd = Zeusd(daemon.address)
-    with pytest.raises(ZeusdError, match=r"answered 400: NVML error: Invalid Argument") as raised:
+    with pytest.raises(
+        ZeusPowerError, match=r"answered 400: NVML error: Invalid Argument"
+    ) as raised:
         zeusd.set_power_limit(0, 301_000)
-    assert raised.value.cause == "zeusd"
-    with pytest.raises(ZeusdError, match="answered 400: GPU index 7 does not exist"):
+    assert raised.value.fields == {"cause": "zeusd"}
+    with pytest.raises(ZeusPowerError, match="answered 400: GPU index 7 does not exist"):
         zeusd.set_power_limit(7, 200_000)
     fake_gpus.gpus[0].lose()
-    with pytest.raises(ZeusdError, match="answered 500: NVML error: GPU is lost"):
+    with pytest.raises(ZeusPowerError, match="answered 500: NVML error: GPU is lost"):
         zeusd.gpu_energy_mj(0)
 
 
@@ -92,13 +94,13 @@ def test_tokens_and_groups_that_do_not_allow_it_are_refused_with_a_remedy(
             "lacks required scope 'gpu-control'": daemon.token("gpu-read"),
         }
         for reason, token in refused.items():
-            with pytest.raises(ZeusdError, match=f"{reason}.*ZEUSD_TOKEN") as raised:
+            with pytest.raises(ZeusPowerError, match=f"{reason}.*ZEUSD_TOKEN") as raised:
                 Zeusd(address, token).set_power_limit(0, 200_000)
-            assert raised.value.cause == "no_permission"
+            assert raised.value.fields == {"cause": "no_permission"}
         assert fake_gpus.gpus[0].limit_mw == 300_000
     with (
         FakeZeusd(fake_gpus, address, groups=("gpu-control",)),
-        pytest.raises(ZeusdError, match=r"'gpu-read' is not enabled.*start it with `--enable"),
+        pytest.raises(ZeusPowerError, match=r"'gpu-read' is not enabled.*start it with `--enable"),
     ):
         Zeusd(address).gpu_energy_mj(0)
 
@@ -106,14 +108,16 @@ def test_tokens_and_groups_that_do_not_allow_it_are_refused_with_a_remedy(
 def test_a_daemon_that_does_not_run_and_one_that_never_answers_are_errors(
     socket_path: str,
 ) -> None:
-    with pytest.raises(ZeusdError, match=r"zeusd at .*sock cannot be reached.*it runs") as raised:
+    with pytest.raises(
+        ZeusPowerError, match=r"zeusd at .*sock cannot be reached.*it runs"
+    ) as raised:
         Zeusd(socket_path).gpu_ids()
-    assert raised.value.cause == "zeusd"
+    assert raised.value.fields == {"cause": "zeusd"}
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(socket_path)
         silent.listen()
         start_s = time.monotonic()
-        with pytest.raises(ZeusdError, match="timed out"):
+        with pytest.raises(ZeusPowerError, match="timed out"):
             Zeusd(socket_path).gpu_ids()
         assert time.monotonic() - start_s >= 2
 
@@ -123,9 +127,9 @@ def test_a_socket_that_this_user_may_not_write_is_named_with_the_daemons_option(
 ) -> None:
     def as_another_user() -> None:
         os.setuid(65534)
-        with pytest.raises(ZeusdError, match="--socket-gid") as raised:
+        with pytest.raises(ZeusPowerError, match="--socket-gid") as raised:
             Zeusd(socket_path).gpu_ids()
-        assert raised.value.cause == "no_permission"
+        assert raised.value.fields == {"cause": "no_permission"}
 
     Path(socket_path).parent.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -136,7 +140,7 @@ def test_a_socket_that_this_user_may_not_write_is_named_with_the_daemons_option(
             in_forked_child(as_another_user)
         else:
             Path(socket_path).chmod(0)
-            with pytest.raises(ZeusdError, match="--socket-gid"):
+            with pytest.raises(ZeusPowerError, match="--socket-gid"):
                 Zeusd(socket_path).gpu_ids()
 
 
@@ -157,7 +161,7 @@ def test_an_older_daemon_or_another_server_is_an_error(socket_path: str, discove
 
         thread = Thread(target=serve)
         thread.start()
-        with pytest.raises(ZeusdError, match=r"update it to Zeus|did not answer with JSON"):
+        with pytest.raises(ZeusPowerError, match=r"update it to Zeus|did not answer with JSON"):
             Zeusd(socket_path).gpu_ids()
         thread.join()
 

@@ -8,6 +8,7 @@ process that started them does.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
@@ -17,6 +18,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from calls import Calls, recorded_calls
@@ -27,6 +29,7 @@ from programs import (
     Data,
     Net,
     OfTheNode,
+    Raise,
     StepMeter,
     Steps,
     is_rank_one,
@@ -36,8 +39,9 @@ from programs import (
 from torch.utils.data import DataLoader, Subset
 
 import zeus_lightning
-from zeus_lightning import ZeusBSOCallback
+from zeus_lightning import ZeusBSOCallback, ZeusEnergyCallback
 from zeus_lightning.meters import EnergyMeter, rapl
+from zeus_lightning.run import run_meter
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
@@ -257,7 +261,55 @@ def learns(name: str, url: str) -> dict[str, Any]:
     return runs[-1] | {"runs": runs}
 
 
+class Lines(logging.Handler):
+    """Keeps the lines of ours that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("zeus: "):
+            self.kept.append(record.getMessage())
+
+
+class Tested(Net):
+    def test_step(self, batch: Any, index: int) -> None:
+        pass
+
+
+class TestedData(Data):
+    test_dataloader = Data.val_dataloader
+
+
+def energy(name: str, meter: EnergyMeter, *others: Callback) -> dict[str, Any]:
+    """Train two epochs, and test, with `ZeusEnergyCallback`."""
+    callback, net, data, lines = ZeusEnergyCallback(meter), Tested(), TestedData(), Lines()
+    runner = trainer(callback, *others, **(TRAINER_ARGUMENTS | {"max_epochs": 2}))
+    log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    log.addHandler(lines)
+    host = f"node-{runner.local_rank}" if name == "energy-two-nodes" else run_meter._host()
+    seen: dict[str, Any] = {"rank": runner.global_rank, "lines": lines.kept, "error": None}
+    with (
+        warnings.catch_warnings(record=True, action="always") as warned,
+        patch.object(run_meter, "_host", lambda: host),
+    ):
+        try:
+            runner.fit(net, data)
+            seen["logged"] = {key: float(value) for key, value in runner.callback_metrics.items()}
+            seen["spent"] = [callback.spent.energy_j, callback.spent.time_s]
+            seen["tested"] = runner.test(net, data, verbose=False)
+        except ZeroDivisionError as caught:
+            seen["error"] = str(caught)
+    log.removeHandler(lines)
+    return seen | {"warnings": [str(warning.message) for warning in warned]}
+
+
 SCENARIOS: dict[str, Any] = {
+    "energy-own": lambda n, url: energy(n, StepMeter()),
+    "energy-node": lambda n, url: energy(n, OfTheNode()),
+    "energy-two-nodes": lambda n, url: energy(n, OfTheNode()),
+    "energy-error": lambda n, url: energy(n, StepMeter(), Raise(ZeroDivisionError("mine"))),
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "percent": lambda n, url: fit(n, url, Net((85.0,)), RaisesWarningOfTarget()),

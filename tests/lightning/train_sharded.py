@@ -14,7 +14,7 @@ from typing import Any
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
-from programs import Data, Net, RaiseInSecondEpoch, StepMeter, trainer, zeus
+from programs import AfterEpoch, Data, Net, StepMeter, crash, trainer, zeus
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -57,7 +57,7 @@ def fit(job: str, url: str, *callbacks: Callback, ckpt_path: Path | None = None)
 if __name__ == "__main__":
     job, _, url = sys.argv[2].partition("=")
     fits = [
-        fit(job, url, RaiseInSecondEpoch()),
+        fit(job, url, AfterEpoch(1, crash)),
         fit(job, url, ckpt_path=FOLDER / "checkpoints" / "last.ckpt"),
         fit(job, url),
     ]

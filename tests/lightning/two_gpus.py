@@ -1,6 +1,6 @@
 """Runs fits on two ranks, each with a GPU of the fake driver. Arguments: a folder, SCENARIO=...
 
-Each rank writes what it saw of each fit to `SCENARIO-RANK.json`. A scenario may change what the
+Each rank writes what it saw of each fit to `SCENARIO.RANK.json`. A scenario may change what the
 GPUs do: their state is in the file that $FAKE_NVML_STATE names. $STRATEGY is Lightning's; where
 $NODES is 2, this is one of them.
 """
@@ -71,7 +71,7 @@ class GpuOfAChild(Gpu):
             "profile": callback.profile.to_json() | SAME_TIME,
             "after_w": self.limit_w(),
         }
-        (self.folder / f"child-{self.index}.json").write_text(json.dumps(seen))
+        (self.folder / f"child.{self.index}.json").write_text(json.dumps(seen))
 
 
 class MeterOfAChild:
@@ -199,4 +199,4 @@ if __name__ == "__main__":
     folder, *names = sys.argv[1:]
     for name in (each.rstrip("=") for each in names):
         seen = scenario(name, Path(folder))
-        (Path(folder) / f"{name}-{seen['rank']}.json").write_text(json.dumps(seen))
+        (Path(folder) / f"{name}.{seen['rank']}.json").write_text(json.dumps(seen))

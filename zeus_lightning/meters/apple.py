@@ -10,7 +10,7 @@ from typing import Any
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import Reading
-from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE
+from zeus_lightning.meters.cpu_estimate import assumed_max_power_w
 
 _PARTS = ("cpu_total_mj", "gpu_mj", "gpu_sram_mj", "dram_mj", "ane_mj")
 
@@ -37,16 +37,9 @@ class AppleMeter:
                 f"cannot read the energy of Apple silicon: {error}; this needs an Apple silicon "
                 "Mac and `pip install zeus-apple-silicon`"
             ) from error
-        from lightning.pytorch.utilities import rank_zero_warn
-
         self.devices: tuple[str, ...] = ("apple silicon",)
         self.device_model: str = f"Apple {platform.machine()}, {os.cpu_count()} cores"
-        self.max_power_w: float = (os.cpu_count() or 1) * WATTS_PER_CORE
-        rank_zero_warn(
-            "zeus: Apple silicon reports no power limit; costs assume a MaxPower of "
-            f"{self.max_power_w:g} W ({WATTS_PER_CORE} W per core)",
-            stacklevel=6,  # three frames belong to rank_zero_warn
-        )
+        self.max_power_w: float = assumed_max_power_w("Apple silicon")
         self._first_mj = self._energy_mj()
 
     def read(self) -> Reading:

@@ -20,6 +20,19 @@ Watts: 3.5" per vCPU (https://www.cloudcarbonfootprint.org/docs/methodology/).""
 _RETRIES = 3
 
 
+def assumed_max_power_w(device: str) -> float:
+    """Return MaxPower in watts of a host's chip that has no power limit, and warn of it."""
+    from lightning.pytorch.utilities import rank_zero_warn
+
+    max_power_w = (os.cpu_count() or 1) * WATTS_PER_CORE
+    rank_zero_warn(
+        f"zeus: {device} reported no power limit; costs assume a MaxPower of {max_power_w:g} W "
+        f"({WATTS_PER_CORE} W per logical core of the host)",
+        stacklevel=7,  # three frames belong to rank_zero_warn
+    )
+    return max_power_w
+
+
 class CpuEstimateMeter:
     """Estimates the energy of some processes and their descendants; an `EnergyMeter`.
 

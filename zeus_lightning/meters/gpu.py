@@ -118,7 +118,7 @@ class GpuMeter(ABC):
     still, or a power of zero, while the GPU works.
 
     Args:
-        gpus: The GPUs to count.
+        gpus: The GPUs to count, at least one.
         device: CUDA device to synchronize before each reading, so that the work submitted to it is
             counted. Errors of that work are raised as torch raises them.
         sample_interval_s: Seconds between two samples of power.
@@ -127,7 +127,7 @@ class GpuMeter(ABC):
         samples: Whether the power of a GPU without an energy counter is sampled.
 
     Raises:
-        ZeusConfigError: No GPU is named, or one is named twice.
+        ZeusConfigError: A GPU is named twice.
         ZeusMeterError: There is no driver or no such GPU, or it cannot be read.
     """
 
@@ -141,10 +141,6 @@ class GpuMeter(ABC):
         device: torch.device | None = None,
         sample_interval_s: float = 0.05,
     ) -> None:
-        if not gpus:
-            raise ZeusConfigError(
-                f'no GPU to measure; name at least one, as in meter="{self.name}:0"'
-            )
         self._device = device
         self._sampler: Sampler | None = None
         with ExitStack() as close_on_error:

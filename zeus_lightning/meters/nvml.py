@@ -22,9 +22,9 @@ _NO_LIMIT = "MIG slices and some laptops have no power limit"
 _TO_READ = "give this user read and write access to /dev/nvidia*"
 _TO_SET = "run as root or with CAP_SYS_ADMIN, or use zeusd"
 _GPU_FAILED = "check `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
-_NO_DRIVER_ERRORS = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDIES = {
-    **dict.fromkeys(_NO_DRIVER_ERRORS, _NO_DRIVER),
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: _NO_DRIVER,
     pynvml.NVML_ERROR_UNINITIALIZED: (
         "the driver was unloaded or NVML was shut down: restart the run"
     ),
@@ -57,20 +57,6 @@ def _shut_down() -> None:
     """Undo one call of `nvmlInit`."""
     with suppress(pynvml.NVMLError):
         pynvml.nvmlShutdown()
-
-
-def finds_gpu() -> bool:
-    """Return whether this machine has an NVIDIA GPU; also true of one that does not work."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return error.value not in _NO_DRIVER_ERRORS
-    try:
-        return bool(pynvml.nvmlDeviceGetCount() > 0)
-    except pynvml.NVMLError:
-        return True
-    finally:
-        _shut_down()
 
 
 class NvmlMeter(GpuMeter):

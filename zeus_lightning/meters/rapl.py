@@ -1,6 +1,5 @@
 """The energy of CPU packages, through Linux's powercap files (RAPL: Intel, and AMD since Zen)."""
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import Reading
-from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, cpu_model
+from zeus_lightning.meters.cpu_estimate import assumed_max_power_w, cpu_model
 from zeus_lightning.meters.sampler import Sampler
 
 POWERCAP = Path("/sys/class/powercap")
@@ -74,15 +73,7 @@ class RaplMeter:
         limits_w = {package.name: package.max_power_w() for package in self._packages}
         if all(limit_w for name, limit_w in limits_w.items() if not name.startswith("dram")):
             return sum(limits_w.values())  # memory's limit may be unknown
-        from lightning.pytorch.utilities import rank_zero_warn
-
-        fallback_w = (os.cpu_count() or 1) * WATTS_PER_CORE
-        rank_zero_warn(
-            f"zeus: {' and '.join(self.devices)} reported no power limit; costs assume a MaxPower "
-            f"of {fallback_w:g} W ({WATTS_PER_CORE} W per logical core of the host)",
-            stacklevel=6,  # three frames belong to rank_zero_warn
-        )
-        return fallback_w
+        return assumed_max_power_w(" and ".join(self.devices))
 
 
 class WrappingCounter:

@@ -29,7 +29,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +80,6 @@ class Information:
         num_gpus: Number of GPUs, each of which may draw as much as the limit.
     """
 
-    name: ClassVar[str] = "information"
     limits_w: tuple[int, ...]
     cost: Callable[[PowerPoint], float]
     num_gpus: float = 1.0

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from zeus_lightning.errors import ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import amd, nvml
-from zeus_lightning.zeusd import Zeusd, ZeusdError
+from zeus_lightning.zeusd import Zeusd
 
 _COMPARISONS = 2  # two GPUs that have spent the same energy by chance differ later
 
@@ -56,14 +56,8 @@ class GpuLimit:
         with _power_errors():
             if self.zeusd is None:
                 self._gpu.set_limit_mw(limit_mw)
-                return
-            try:
+            else:
                 self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
-            except ZeusdError as error:
-                raise ZeusPowerError(
-                    f"cannot set a power limit of {limit_mw / 1000:g} W on {self._gpu}: {error}",
-                    {"cause": error.cause},
-                ) from error
 
     def check_permission(self) -> None:
         """Check that limits can be set, by setting the current one again: nothing changes."""
@@ -85,33 +79,26 @@ class GpuLimit:
         for _ in range(_COMPARISONS):
             found = [gpu_id for gpu_id in found if self._has_the_energy_of(gpu_id)]
         if len(found) != 1:
-            raise ZeusdError(
+            raise ZeusPowerError(
                 f"{self.zeusd} has {len(found) or 'no'} GPUs whose energy counter matches this "
-                "GPU's; check that it runs on this host"
+                "GPU's; check that it runs on this host, and that the GPU has such a counter",
+                {"cause": "zeusd"},
             )
         return found[0]
 
     def _has_the_energy_of(self, zeusd_id: int) -> bool:
         assert self.zeusd is not None
         try:
-            before_mj = self._counter_mj()
+            before_mj = self._gpu.counter_mj()
             energy_mj = self.zeusd.gpu_energy_mj(zeusd_id)
-            after_mj = self._counter_mj()
-        except ZeusdError as error:
-            if error.cause == "no_permission":
+            after_mj = self._gpu.counter_mj()
+        except ZeusPowerError as error:
+            if error.fields["cause"] == "no_permission":
                 raise
-            return False  # a GPU without a counter
+            return False  # the daemon's GPU has no counter
+        if before_mj is None or after_mj is None:
+            return False
         return before_mj <= energy_mj <= after_mj
-
-    def _counter_mj(self) -> int:
-        energy_mj = self._gpu.counter_mj()
-        if energy_mj is None:
-            raise ZeusPowerError(
-                f"cannot set a power limit on {self._gpu} through {self.zeusd}: the GPU has no "
-                "energy counter to identify it by; run as root, without zeusd",
-                {"cause": "zeusd"},
-            )
-        return energy_mj
 
 
 @contextmanager

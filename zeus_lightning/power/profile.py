@@ -6,7 +6,7 @@ The same JSON object is the file at `profile_path` and the body of
     {"device_model": "NVIDIA H200", "driver": "570.86.15", "num_devices": 2, "batch_size": 256,
      "points": [{"limit_w": 700, "energy_j": 91.3, "time_s": 0.074}, ...],
      "chosen_w": 450, "selector": "zeus-cost", "eta_knob": 0.5, "max_power_w": 1400.0,
-     "search": "information", "measured_at": "2026-05-04T12:00:00Z"}
+     "measured_at": "2026-05-04T12:00:00Z"}
 
 `points` are estimates, one for each limit.
 """
@@ -33,7 +33,7 @@ class ProfileKey:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerProfile:
-    """What was measured, and the limit and the names of the selector and search that chose it.
+    """What was measured, and the limit and the name of the selector that chose it.
 
     `device_model`, `num_devices` and `batch_size` are as in `ProfileKey`, `eta_knob` and
     `max_power_w` as in the `SelectorInputs` given to the selector.
@@ -53,7 +53,6 @@ class PowerProfile:
     selector: str
     eta_knob: float
     max_power_w: float
-    search: str
     measured_at: str
 
     def to_json(self) -> dict[str, Any]:

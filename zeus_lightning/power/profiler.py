@@ -143,7 +143,6 @@ class Profiler:
         batches: Training batches until the end of the run; infinite if unknown.
 
     Attributes:
-        search: The same.
         windows: What was measured, in order.
         points: The search's estimates, when it has chosen.
         limit_w: The limit being measured; None before the first, and when profiling is over.
@@ -163,7 +162,7 @@ class Profiler:
         self.limit_w: int | None = None
         self.window_steps = settings.profile_steps
         self.done: Done | None = None
-        self.search = search
+        self._search = search
         self._select = select
         self._settings = settings
         self._batches = batches
@@ -259,12 +258,12 @@ class Profiler:
     def _next_limit(self) -> tuple[Action, ...]:
         batches_of_window = self._settings.warmup_steps + self.window_steps
         windows_left = max(0.0, self._batches) / batches_of_window
-        limit_w = self.search.propose(self.windows, windows_left)
+        limit_w = self._search.propose(self.windows, windows_left)
         if limit_w is not None:
             if limit_w == self.limit_w:
                 return self._start_window()  # the power has settled
             return self._set_limit(limit_w)
-        self.points = self.search.estimates(self.windows)
+        self.points = self._search.estimates(self.windows)
         chosen_w = self._select(self.points)
         if chosen_w not in {point.limit_w for point in self.points}:
             return self._give_up(f"the selector chose {chosen_w!r} W, which was not measured")

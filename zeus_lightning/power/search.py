@@ -2,8 +2,7 @@
 
 It depends on the selector:
 
-- a selector with a `cost` (`energy`, `zeus-cost`): the limit that may be the cheapest, see
-  `information.py`;
+- `energy`, `zeus-cost`: the limit that may be the cheapest, see `information.py`;
 - `time`: only the highest limit, since no other is faster;
 - `MaxSlowdown`: time falls as the limit rises, so bisection finds the lowest limit that is fast
   enough; the highest limit is measured first, for comparison;
@@ -14,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import Information
 from zeus_lightning.power.selectors import (
-    CostSelector,
     MaxSlowdown,
     PowerPoint,
     Selector,
@@ -30,9 +28,6 @@ from zeus_lightning.power.selectors import (
 
 class Search(Protocol):
     """Chooses limits to measure; it has no state, so ranks with the same windows agree."""
-
-    name: ClassVar[str]
-    """Name stored in profiles."""
 
     def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:
         """Return the limit to measure next, or None if the windows suffice.
@@ -82,22 +77,16 @@ def make_search(limits_w: Sequence[int], selector: Selector, inputs: SelectorInp
         return Sweep(limits_w[-1:])
     if isinstance(selector, MaxSlowdown):
         return Bisection(limits_w, selector.factor)
-    if isinstance(selector, CostSelector):
-        cost = partial(_positive_cost, selector, inputs)
+    if isinstance(selector, ZeusCost):
+        cost = partial(selector.cost, inputs=inputs)
         return Information(limits_w, cost, inputs.max_power_w / limits_w[-1])
     return Sweep(limits_w)
-
-
-def _positive_cost(selector: CostSelector, inputs: SelectorInputs, point: PowerPoint) -> float:
-    """Return a cost that has a logarithm."""
-    return max(selector.cost(point, inputs), 1e-100)
 
 
 @dataclass(frozen=True)
 class Sweep(Search):
     """Measure every limit once, from the highest down."""
 
-    name: ClassVar[str] = "sweep"
     limits_w: tuple[int, ...]
 
     def propose(self, windows: Sequence[PowerPoint], windows_left: float) -> int | None:  # noqa: ARG002
@@ -115,7 +104,6 @@ class Bisection(Search):
     must be ascending.
     """
 
-    name: ClassVar[str] = "bisection"
     limits_w: tuple[int, ...]
     factor: float
 

@@ -35,13 +35,7 @@ from zeus_lightning.power.profiler import (
     merge,
 )
 from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
-from zeus_lightning.power.selectors import (
-    PowerPoint,
-    Selector,
-    SelectorInputs,
-    ZeusCost,
-    parse_selector,
-)
+from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, parse_selector
 from zeus_lightning.power.store import ProfileStore, Service, find_service
 from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
 from zeus_lightning.run.record import ShowsTrial
@@ -92,7 +86,7 @@ class PowerSearch:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy or pickle, which has no part in the running search."""
-        running = ("_strategy", "_inputs", "_store", "_log", "_saved_at")
+        running = ("_strategy", "_inputs", "_store", "_log")
         kept = {name: value for name, value in vars(self).items() if name not in running}
         return kept | {"_gpus": None, "profiler": None}
 
@@ -113,7 +107,6 @@ class PowerSearch:
         self.close()
         self.profiled, self.profile, self.limit_w, self._resumed = False, None, None, None
         self._strategy = strategy
-        control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
             if not self._is_available(self._open_gpus, "power-limit search disabled"):
@@ -123,15 +116,12 @@ class PowerSearch:
             ranges = gather(strategy, (self._gpus.min_w, self._gpus.max_w))
             check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
             power_limits(*ranges[0], self._settings.step_w)  # raises for a wrong step_w
-            self._sets_limits = (
-                self._apply
-                and not control
-                and self._is_available(self._gpus.take_control, "observing only")
+            available = self._apply and self._is_available(
+                self._gpus.take_control, "observing only"
             )
+            self._sets_limits = available and not on_rank_zero(strategy, is_control)
             if not self._sets_limits:
-                self._gpus.restore()  # on ranks that had control
-            if control:
-                on_every_rank(strategy, self._gpus.restore_left)
+                self._gpus.restore()  # on ranks that have control
             close_on_error.pop_all()
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -166,7 +156,6 @@ class PowerSearch:
         if (gpus := self._gpus) is None:
             return
         strategy, self._log = self._strategy, log
-        self._saved_at: object = None
         own = on_every_rank(strategy, lambda: (gpus.count, gpus.limit_w()))
         counts, limits_w = zip(*gather(strategy, own), strict=True)
         job = None if recurring is None else recurring.job
@@ -192,18 +181,10 @@ class PowerSearch:
         batches = on_rank_zero(strategy, lambda: batches)
         self.profiler = Profiler(search, select, self._settings, batches)
 
-    def batch_started(self, saved_at: object = None) -> None:
-        """Start a training batch: its data is loaded, and nothing is computed yet.
-
-        Args:
-            saved_at: Something that differs if a checkpoint was saved without `interrupted`.
-        """
-        if (profiler := self.profiler) is None:
-            return
-        if self._saved_at not in (None, saved_at):
-            self._do(profiler, profiler.interrupted())
-        self._saved_at = saved_at
-        self._do(profiler, profiler.batch_started())
+    def batch_started(self) -> None:
+        """Start a training batch: its data is loaded, and nothing is computed yet."""
+        if (profiler := self.profiler) is not None:
+            self._do(profiler, profiler.batch_started())
 
     def batch_ended(self) -> None:
         """End the training batch."""
@@ -306,14 +287,10 @@ class PowerSearch:
 
     def _finish(self, profiler: Profiler, limit_w: int) -> None:
         """Set the limit that was found best, and store what was measured."""
-        points, selector = profiler.points, self._selector
-        zeus_cost = ZeusCost()  # the job's, for selectors that do not choose by a cost
-        if isinstance(selector, ZeusCost) and selector.name not in ("energy", "time"):
-            zeus_cost = selector
-        cost = partial(zeus_cost.cost, inputs=self._inputs)
+        points, selector = profiler.points, self._selector.name
         rank_zero_info(
             "zeus: power limits measured, with energy and time relative to the highest\n"
-            + summary.table(points, limit_w, selector.name, cost)
+            + summary.table(points, limit_w, selector)
         )
         self._set_limit(points, limit_w)
         if (store := self._store) is None or self._gpus is None:
@@ -324,8 +301,7 @@ class PowerSearch:
             driver=self._gpus.driver,
             points=points,
             chosen_w=limit_w,
-            selector=selector.name,
-            search=profiler.search.name,
+            selector=selector,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         if self._strategy.is_global_zero:

@@ -48,20 +48,10 @@ class SelectorInputs:
     eta_knob: float = 0.5
     max_power_w: float
 
-    def __post_init__(self) -> None:
-        _check_eta(self.eta_knob)
-        if not 0 < self.max_power_w < math.inf:
-            rule = "it must be positive and finite"
-            raise ZeusConfigError(f"max_power_w is {self.max_power_w!r}; {rule}")
-
 
 @runtime_checkable
 class Selector(Protocol):
-    """Chooses one of the measured limits.
-
-    For a selector that also has a `cost(point, inputs)` whose minimum it selects, as many limits
-    are measured as is worth their cost; for others, all of them.
-    """
+    """Chooses one of the measured limits; for a selector of your own, all limits are measured."""
 
     @property
     def name(self) -> str:
@@ -71,20 +61,8 @@ class Selector(Protocol):
         """Return the `limit_w` of one of the points, of which there is at least one."""
 
 
-@runtime_checkable
-class CostSelector(Selector, Protocol):
-    """Selects the lowest cost; over the limits, the cost must have a single minimum."""
-
-    def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-        """Return what the selector minimizes; to the search, 0 and less are equally cheap."""
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        """Return the limit of the lowest cost, the lowest limit among equal costs."""
-        return min(points, key=lambda point: (self.cost(point, inputs), point.limit_w)).limit_w
-
-
 @dataclass(frozen=True)
-class ZeusCost(CostSelector):
+class ZeusCost:
     """Select the lowest cost: argmin eta E + (1 - eta) MaxPower T (Zeus, NSDI 2023, section 3).
 
     An `eta_knob` of 1 makes it the selector `energy`, and 0 makes it `time`.
@@ -96,8 +74,8 @@ class ZeusCost(CostSelector):
     eta_knob: float | None = None
 
     def __post_init__(self) -> None:
-        if self.eta_knob is not None:
-            _check_eta(self.eta_knob)
+        if self.eta_knob is not None and not 0 <= self.eta_knob <= 1:
+            raise ZeusConfigError(f"eta_knob is {self.eta_knob!r}; it must be in [0, 1]")
 
     @property
     def name(self) -> str:
@@ -110,6 +88,10 @@ class ZeusCost(CostSelector):
         """Return the cost of a batch, in joules."""
         eta = inputs.eta_knob if self.eta_knob is None else self.eta_knob
         return eta * point.energy_j + (1 - eta) * inputs.max_power_w * point.time_s
+
+    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
+        """Return the limit of the lowest cost, the lowest limit among equal costs."""
+        return min(points, key=lambda point: (self.cost(point, inputs), point.limit_w)).limit_w
 
 
 @dataclass(frozen=True)
@@ -152,8 +134,3 @@ def parse_selector(selector: str | Selector) -> Selector:
         with contextlib.suppress(ValueError):
             return MaxSlowdown(float(factor))
     raise ZeusConfigError(f"selector is {selector!r}; it must be one of {SELECTORS}")
-
-
-def _check_eta(eta_knob: float) -> None:
-    if not 0 <= eta_knob <= 1:
-        raise ZeusConfigError(f"eta_knob is {eta_knob!r}; it must be in [0, 1]")

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from zeus_lightning.client import BSOClient
 from zeus_lightning.errors import ZeusConfigError, ZeusServiceError
 from zeus_lightning.power.profile import PowerProfile, ProfileKey
-from zeus_lightning.run.record import ShowsTrial
+from zeus_lightning.run.record import ShowsTrial, replace_file
 
 Service = tuple[BSOClient, str]
 """The service, and the id of the job there."""
@@ -55,7 +55,8 @@ class ProfileStore:
         """Write a profile to the file, and send it to the service."""
         if self.path is not None:
             try:
-                _write(self.path, profile.dumps())
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(self.path, profile.dumps())
                 rank_zero_info(f"zeus: saved the power profile to {self.path}")
             except OSError as error:
                 rank_zero_warn(
@@ -113,14 +114,3 @@ def find_service(recurring: ShowsTrial | None) -> Service | None:
         return client, job.job_id
     url, job_id = os.environ.get("ZEUS_SERVER_URL"), os.environ.get("ZEUS_JOB_ID")
     return (BSOClient(url), job_id) if url and job_id else None
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file in one step, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 
 from zeus_lightning.power.selectors import PowerPoint
@@ -37,9 +37,7 @@ def saving(points: Sequence[PowerPoint], chosen_w: int) -> str:
     )
 
 
-def table(
-    points: Sequence[PowerPoint], chosen_w: int, chosen_by: str, cost: Callable[[PowerPoint], float]
-) -> str:
+def table(points: Sequence[PowerPoint], chosen_w: int, chosen_by: str) -> str:
     """Format all measured limits, the chosen one and what it saves, as text of 80 columns."""
     from rich import box
     from rich.console import Console
@@ -47,7 +45,7 @@ def table(
 
     highest = max(points, key=lambda point: point.limit_w)
     table = Table(box=box.SIMPLE_HEAD)
-    for name in ("limit (W)", "J/batch", "ms/batch", "power (W)", "energy", "time", "cost (J)"):
+    for name in ("limit (W)", "J/batch", "ms/batch", "power (W)", "energy", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for point in sorted(points, key=lambda point: -point.limit_w):
         table.add_row(
@@ -57,7 +55,6 @@ def table(
             f"{point.power_w:.4g}",
             _change(point.energy_j, highest.energy_j),
             _change(point.time_s, highest.time_s),
-            f"{cost(point):.4g}",
         )
     text = StringIO()
     Console(file=text, width=80, no_color=True).print(table)

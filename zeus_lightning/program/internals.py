@@ -48,8 +48,6 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
         yield launcher, "_start_method"
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         names = [each.__name__ for each in type(callback).__mro__ if _is_of_lightning(each)]
-        if "ModelCheckpoint" in names:
-            yield callback, "_last_global_step_saved"
         if "LearningRateFinder" in names or "BatchSizeFinder" in names:
             yield callback, "_early_exit"
 
@@ -105,15 +103,6 @@ def train_loaders(trainer: Trainer) -> list[Any]:
 def logging_step(trainer: Trainer) -> int:
     """The step under which Lightning logs the metrics of a validation that ends now."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
-
-
-def saved_steps(trainer: Trainer) -> tuple[int, ...]:
-    """The step at which each checkpoint callback last saved.
-
-    Lightning calls no hook when it saves weights alone.
-    """
-    savers = trainer.checkpoint_callbacks
-    return tuple(getattr(each, "_last_global_step_saved", 0) for each in savers)
 
 
 def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:

@@ -1,7 +1,6 @@
 """Find the name and the mode of the metric that a job monitors."""
 
 import re
-from itertools import pairwise
 from typing import Literal
 
 from lightning.pytorch import Trainer
@@ -11,18 +10,13 @@ from zeus_lightning.program.internals import is_of_last_batch, training_log
 
 Mode = Literal["min", "max"]
 
-# Words in metric names, after an optional stage and before optional digits: valloss, acc5, top1.
-_STAGE = "(val|valid|validation|test|train|dev|eval)?"
+# Words in metric names.
 _FALLING = re.compile(
-    _STAGE + r"((?!neg)\w*loss(es)?|err(ors?)?|perplexity|ppl|r?mse|r?msle|mae|s?mape|mase|nll|bce|"
-    r"ce|ece|xent|crossentropy|kld?|kldiv|huber|hinge|brier|wer|cer|eer|bpc|bpd|fid|lpips)\d*"
+    "loss|losses|error|err|perplexity|ppl|mae|mse|rmse|mape|nll|bce|ce|kl|wer|cer|fid"
 )
 _RISING = re.compile(
-    _STAGE + r"(acc|accuracy|auc|auroc|auprc|f1|f1score|fbeta|precision|recall|sensitivity|"
-    r"specificity|m?iou|jaccard|dice|m?ap|ndcg|mrr|bleu|sacrebleu|rouge|meteor|chrf|psnr|ssim|mcc|"
-    r"kappa|r2)\d*"
+    "acc|accuracy|auc|auroc|f1|precision|recall|iou|miou|dice|map|ap|bleu|rouge|r2"
 )
-_RISING_ALONE = re.compile(_STAGE + r"top\d+")  # but not in top1_error
 _INVERTING = re.compile("neg|negative|minus|inverse|reduction|improvement|drop|gap")
 
 
@@ -85,20 +79,16 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
 
 
 def mode_of_name(monitor: str) -> Mode | None:
-    """The mode in which a metric of this name improves; None if the name does not show it."""
-    if monitor.startswith(("-", "1-", "1 -")):
-        return None
-    words = _words(monitor)
-    if any(map(_INVERTING.fullmatch, words)):
-        return None
-    falling, rising = any(map(_FALLING.fullmatch, words)), any(map(_RISING.fullmatch, words))
-    if falling != rising:
-        return "min" if falling else "max"
-    return "max" if not falling and any(map(_RISING_ALONE.fullmatch, words)) else None
+    """The mode in which a metric of this name improves; None if the name does not show it.
 
-
-def _words(monitor: str) -> list[str]:
-    """A name's words in lower case, and each pair of neighbors as one: top_1, cross-entropy."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", monitor)  # F1Score; but mIoU is one word
-    parts = [re.findall("[a-z0-9]+", name.lower()) for name in (spaced, monitor)]
-    return [*parts[0], *parts[1], *(f"{one}{two}" for one, two in pairwise(parts[0]))]
+    A name's words are separated by capitals or punctuation, and end before digits: `F1Score`,
+    `val/acc5`.
+    """
+    split_at_capitals = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", monitor)
+    words = re.findall("f1|r2|[a-z]+", f"{split_at_capitals} {monitor}".lower())
+    falls, rises, inverts = (
+        any(map(kind.fullmatch, words)) for kind in (_FALLING, _RISING, _INVERTING)
+    )
+    if falls == rises or inverts or monitor.startswith(("-", "1-", "1 -")):
+        return None
+    return "min" if falls else "max"

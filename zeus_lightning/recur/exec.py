@@ -44,15 +44,7 @@ def exec_command(command: tuple[str, ...]) -> None:
     named = os.environ.get(OUTCOME_FILE)
     with tempfile.TemporaryDirectory(prefix="zeus-") as private:
         path = Path(named or f"{private}/outcome.json").absolute()
-        try:
-            if path.exists() and not _is_outcome_file(path):
-                raise click.ClickException(
-                    f"${OUTCOME_FILE} is {path}, an existing file that is not an outcome file; set "
-                    "it to a new path"
-                )
-            path.unlink(missing_ok=True)  # an earlier run's
-        except OSError as error:
-            raise click.ClickException(f"${OUTCOME_FILE}: {error}") from error
+        TrialRecord.remove(path)  # an earlier run's
         try:
             status = _run(command, {**os.environ, OUTCOME_FILE: str(path)})
         except OSError as error:
@@ -65,11 +57,6 @@ def exec_command(command: tuple[str, ...]) -> None:
     if run is not None and run.trial.is_chosen and outcome in FAILED:
         sys.exit(EXIT_TRY_AGAIN)
     sys.exit(status if status >= 0 else 128 - status)
-
-
-def _is_outcome_file(path: Path) -> bool:
-    """Whether a file is an earlier run's, or empty as `mktemp` makes it."""
-    return path.is_file() and (path.stat().st_size == 0 or TrialRecord.read(path) is not None)
 
 
 def _run(command: Sequence[str], env: Mapping[str, str]) -> int:

@@ -261,17 +261,13 @@ class Fit:
 
     def _log(self, record: TrialRecord) -> None:
         """Log what the trial has taken so far."""
-        report, cost_j = record.report, record.cost_j
-        if report is None or cost_j is None:
+        if record.cost_j is None:
             return
         metrics = {
             "zeus/batch_size": float(record.trial.batch_size),
-            "zeus/energy_j": report.energy_j,
-            "zeus/time_s": report.time_s,
-            "zeus/power_w": report.energy_j / max(report.time_s, 1e-9),
-            "zeus/cost_j": cost_j,
+            "zeus/cost_j": record.cost_j,
+            **self.run.meter.metrics(record.spent),
         }
-        metrics |= self.run.meter.breakdown(record.spent)
         for logger in self.trainer.loggers:
             logger.log_metrics(metrics, step=logging_step(self.trainer))
 

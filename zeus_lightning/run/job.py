@@ -7,7 +7,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from inspect import isfunction, unwrap
 from numbers import Integral, Real
 from pathlib import Path
@@ -34,10 +34,7 @@ READ_FROM_PROGRAM = {
 _POLICY_OPTIONS = ("num_pruning_rounds", "window_size", "seed")
 """The options of a policy, integers; the service checks their ranges."""
 
-_OMITTED = (
-    *("target_metric", "baseline_runs", "batch_size_scope", "eta_knob", "beta_knob", "policy"),
-    *_POLICY_OPTIONS,
-)
+_OMITTED = [each.name for each in fields(JobSpec) if each.default is not MISSING]
 """Fields of a job that are not sent unless they are given."""
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -21,6 +21,7 @@ from zeus_lightning.messages import (
     Report,
     TrialStart,
     TrialStatus,
+    known_fields,
 )
 from zeus_lightning.meters import Reading
 
@@ -152,10 +153,10 @@ class TrialRecord:
             "trial": TrialStart.from_json(data["trial"]),
             "hardware": Hardware.from_json(data["hardware"]),
             "report": None if data["report"] is None else Report.from_json(data["report"]),
-            "spent": Reading(**_known(Reading, data["spent"])),
+            "spent": Reading(**known_fields(Reading, data["spent"])),
             "unsent": list(map(Report.from_json, data["unsent"])),
         }
-        return cls(**_known(cls, data) | messages)
+        return cls(**known_fields(cls, data) | messages)
 
     def write(self, path: Path) -> None:
         """Write the record and its cost as JSON, replacing the file as a whole.
@@ -165,13 +166,11 @@ class TrialRecord:
         from lightning.pytorch.utilities import rank_zero_warn  # the command line needs no torch
 
         path = path.resolve()
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         if path.exists() and not path.is_file():
             rank_zero_warn(f"zeus: cannot write the outcome to {path}: it is not a regular file")
             return
         try:
-            partial.write_text(json.dumps({**self.to_json(), "cost_j": self.cost_j}))
-            partial.replace(path)
+            replace_file(path, json.dumps({**self.to_json(), "cost_j": self.cost_j}))
         except OSError as error:
             rank_zero_warn(f"zeus: the outcome file cannot be written: {error}")
 
@@ -243,12 +242,16 @@ class ShowsTrial:
         raise NotImplementedError
 
 
-def _known(of: type[TrialRecord | Reading], data: dict[str, Any]) -> dict[str, Any]:
-    """The members of a JSON object that are fields of a class of this version."""
-    names = {each.name for each in fields(of)}
-    return {name: value for name, value in data.items() if name in names}
-
-
 def temporary_file() -> Path:
     """The path of a new file for a record that no other process uses; it is not made."""
     return Path(tempfile.gettempdir()) / f"zeus-{uuid4().hex}.json"
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file in one step, so that no reader sees half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -166,14 +166,17 @@ class RunMeter:
             text += "; `zeus-lightning doctor` shows why no energy counter can be read"
         return text
 
-    def breakdown(self, spent: Reading) -> dict[str, float]:
-        """The joules of GPUs and of CPUs as metrics to log, if the meter measures both."""
-        if not isinstance(self._meter, CombinedMeter):
-            return {}
-        return {
-            "zeus/gpu_energy_j": spent.energy_j - spent.cpu_energy_j,
-            "zeus/cpu_energy_j": spent.cpu_energy_j,
+    def metrics(self, spent: Reading) -> dict[str, float]:
+        """What to log; also the joules of GPUs and of CPUs, if the meter measures both."""
+        metrics = {
+            "zeus/energy_j": spent.energy_j,
+            "zeus/time_s": spent.time_s,
+            "zeus/power_w": spent.energy_j / max(spent.time_s, 1e-9),
         }
+        if isinstance(self._meter, CombinedMeter):
+            metrics["zeus/gpu_energy_j"] = spent.energy_j - spent.cpu_energy_j
+            metrics["zeus/cpu_energy_j"] = spent.cpu_energy_j
+        return metrics
 
     def power_limits_w(self) -> tuple[float, float] | None:
         """This rank's current and default GPU power limit in watts; None without GPUs.

@@ -316,7 +316,6 @@ class PowerProfile(Message):
     selector: Name
     eta_knob: Annotated[float, Field(ge=0, le=1), REAL]
     max_power_w: PositiveAmount
-    search: Name
     measured_at: AwareDatetime
 
 

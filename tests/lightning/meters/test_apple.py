@@ -11,7 +11,7 @@ from zeus_lightning.meters import open_meter
 
 def test_its_joules_are_the_sum_of_the_chips_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = as_on_a_mac(monkeypatch)
-    with pytest.warns(UserWarning, match="reports no power limit"):
+    with pytest.warns(UserWarning, match="reported no power limit"):
         meter = open_meter("apple")
     found.gpu_mj += 5500
     assert meter.read().energy_j == 5.5
@@ -32,7 +32,7 @@ def test_auto_chooses_it_on_macos_where_its_package_is_installed(
     on_macos(monkeypatch)
     assert open_meter("auto").name == "cpu-estimate"
     as_on_a_mac(monkeypatch)
-    with pytest.warns(UserWarning, match="reports no power limit"):
+    with pytest.warns(UserWarning, match="reported no power limit"):
         assert open_meter("auto").name == "apple"
     with pytest.raises(ZeusMeterError, match="RAPL"):
         open_meter("rapl")

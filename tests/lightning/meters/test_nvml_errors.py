@@ -15,7 +15,6 @@ from zeus_lightning.meters.nvml import NvmlMeter
     [
         (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost; .*reset"),
         (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions; .*/dev/nvidia"),
-        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error; .*nvidia-smi"),
     ],
 )
 def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(

@@ -9,13 +9,11 @@ import pytest
 import torch
 from fake_amd import uuid_of
 from fake_nvml import FakeDriver
-from fake_zeusd import FakeZeusd
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.gpus import Gpus
 from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import TemporaryLimit, records_folder, restore_all
-from zeus_lightning.zeusd import Zeusd
 
 
 @pytest.fixture
@@ -78,20 +76,3 @@ def test_a_run_sets_the_limits_of_the_gpus_that_its_meter_counts(
     assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 250_000]
     with closing(GpuLimit(1)) as limit:  # NVIDIA's and AMD's names are never mixed up
         assert limit.uuid != uuid
-
-
-def test_the_daemon_sets_what_the_process_may_not_and_it_is_restored(
-    amd_gpus: FakeDriver, uuid: str, socket_path: str
-) -> None:
-    for gpu in amd_gpus.gpus:
-        gpu.set_load(1)
-    amd_gpus.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
-    with (
-        FakeZeusd(amd_gpus, socket_path) as daemon,
-        closing(GpuLimit(uuid, Zeusd(daemon.address))) as limit,
-    ):
-        temporary = TemporaryLimit(limit)
-        temporary.set_w(150)
-        assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 150_000]
-        temporary.restore()
-    assert [gpu.limit_mw for gpu in amd_gpus.gpus] == [300_000, 250_000]

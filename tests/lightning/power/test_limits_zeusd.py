@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +10,9 @@ import pynvml
 import pytest
 from fake_nvml import FakeDriver
 from fake_zeusd import FakeZeusd
-from forked import in_forked_child
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
-from zeus_lightning.power.restore import TemporaryLimit
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -40,7 +37,7 @@ def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon:
         limit.check_permission()
         limit.set_mw(150_000)
         assert limit.read_mw() == 150_000
-        with pytest.raises(ZeusPowerError, match=r"set a power limit of 301 W.*400") as raised:
+        with pytest.raises(ZeusPowerError, match="answered 400") as raised:
             limit.set_mw(301_000)
         assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 150_000]
@@ -79,34 +76,7 @@ def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
     fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
     with (
         closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
-        pytest.raises(
-            ZeusPowerError, match="the GPU has no energy counter to identify it"
-        ) as raised,
+        pytest.raises(ZeusPowerError, match=r"check .* that the GPU has such a counter"),
     ):
         limit.set_mw(150_000)
-    assert raised.value.fields == {"cause": "zeusd"}
     assert limits_mw(fake_gpus) == [250_000, 250_000]
-
-
-def set_limit_and_die(address: str) -> None:
-    TemporaryLimit(GpuLimit(0, Zeusd(address))).set_w(125)
-    os._exit(0)
-
-
-@pytest.fixture
-def killed(fake_gpus: FakeDriver, daemon: FakeZeusd) -> FakeZeusd:
-    """The daemon, after a process that set GPU 0 from 250 to 125 W through it was killed."""
-    with pytest.raises(EOFError):  # the child does not report an end
-        in_forked_child(lambda: set_limit_and_die(daemon.address))
-    assert limits_mw(fake_gpus) == [125_000, 250_000]
-    return daemon
-
-
-def test_the_next_run_restores_it_through_the_daemon_also_one_that_knows_of_none(
-    fake_gpus: FakeDriver, killed: FakeZeusd
-) -> None:
-    with closing(GpuLimit(0)) as limit:
-        temporary = TemporaryLimit(limit)
-        assert "was restored to 250 W" in temporary.recovered
-        assert limits_mw(fake_gpus) == [250_000, 250_000]
-        temporary.restore()

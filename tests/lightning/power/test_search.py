@@ -14,7 +14,6 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.information import MAX_WINDOWS
 from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import (
-    CostSelector,
     PowerPoint,
     Selector,
     SelectorInputs,
@@ -113,19 +112,6 @@ def test_a_search_asks_for_limits_in_range_and_ends_whatever_is_measured(
     assert chosen_w in measured_w
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_cost_that_is_zero_or_less_somewhere_is_searched_for() -> None:
-    """A selector of a user's own, which prefers any limit up to 150 W to all others."""
-
-    class Capped(CostSelector):
-        name = "capped"
-
-        def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-            return -1000 if point.limit_w <= 150 else point.energy_j
-
-    assert run("information", NARROW, Capped())[1] <= 150
-
-
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_the_next_limit_depends_on_the_windows_alone(selector: str) -> None:
     whole, _ = run("information", WIDE, selector, windows=50)
@@ -173,7 +159,7 @@ def test_max_slowdown_finds_the_sweeps_answer_on_every_falling_time(
     assert len(measured) <= 6
 
 
-def test_for_a_selector_without_a_cost_every_limit_is_measured() -> None:
+def test_for_a_selector_of_a_users_own_every_limit_is_measured() -> None:
     class Middle:
         name = "middle"
 
@@ -181,17 +167,3 @@ def test_for_a_selector_without_a_cost_every_limit_is_measured() -> None:
             return sorted(point.limit_w for point in points)[len(points) // 2]
 
     assert run("information", NARROW, Middle()) == (list(NARROW), 175)
-
-
-def test_a_selector_with_a_cost_of_its_own_is_searched_by_it() -> None:
-    class EnergyDelay:
-        name = "energy-delay"
-
-        def cost(self, point: PowerPoint, inputs: SelectorInputs) -> float:
-            return point.energy_j * point.time_s
-
-        def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-            return min(points, key=lambda point: self.cost(point, inputs)).limit_w
-
-    _, chosen = run("information", WIDE, EnergyDelay())
-    assert abs(chosen - run("sweep", WIDE, EnergyDelay())[1]) <= 25

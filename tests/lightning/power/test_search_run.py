@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,52 +22,6 @@ from gpu_programs import (
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-
-from zeus_lightning.power import search_run
-from zeus_lightning.power.profiler import Profiler
-
-# The length of the run
-
-
-@pytest.fixture
-def lengths(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Batches until the end of each run."""
-    found: list[float] = []
-
-    class Noting(Profiler):
-        def __init__(self, search: Any, select: Any, settings: Any, batches: float) -> None:
-            super().__init__(search, select, settings, batches)
-            found.append(batches)
-
-    monkeypatch.setattr(search_run, "Profiler", Noting)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("limits", "batches"),
-    [
-        ({"max_epochs": 3}, 60),
-        ({"max_epochs": 3, "max_steps": 25}, 25),
-        ({"max_epochs": 3, "max_steps": 10, "accumulate_grad_batches": 4}, 40),
-        ({"max_epochs": -1, "max_steps": 3}, 3),
-        ({"max_epochs": 3, "limit_train_batches": 7}, 21),
-        ({"max_epochs": -1, "max_steps": -1}, math.inf),
-    ],
-)
-def test_epochs_and_steps_of_the_trainer_end_a_run(
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    lengths: list[float],
-    limits: dict[str, Any],
-    batches: float,
-) -> None:
-    class Once(Callback):
-        def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
-            trainer.should_stop = True
-
-    fit(power(meter=gpu_meter), GpuNet(gpu), Once(), data=ManyBatches(batches=20), **limits)
-    assert lengths == [batches]
-
 
 # Windows
 
@@ -102,7 +55,7 @@ def test_the_device_is_synchronized_at_the_windows_edges_only(
     assert synchronized == [cuda] * (2 * windows)
 
 
-@pytest.mark.parametrize("cut_by", ["epoch", "validation", "checkpoint", "saved weights"])
+@pytest.mark.parametrize("cut_by", ["epoch", "validation", "checkpoint"])
 def test_a_window_that_is_cut_is_measured_again(
     gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path, cut_by: str
 ) -> None:
@@ -115,9 +68,7 @@ def test_a_window_that_is_cut_is_measured_again(
     if cut_by == "epoch":
         arguments = {"max_epochs": 4, "data": ManyBatches(batches=10), "limit_val_batches": 0}
     elif cut_by != "validation":
-        weights_only = cut_by == "saved weights"
-        every = {"every_n_train_steps": 10, "save_top_k": -1, "save_weights_only": weights_only}
-        others.append(ModelCheckpoint(tmp_path, **every))
+        others.append(ModelCheckpoint(tmp_path, every_n_train_steps=10, save_top_k=-1))
         arguments = {"enable_checkpointing": True}
     callback, net = power(step_w=100, meter=gpu_meter), GpuNet(gpu)
     fit(callback, net, *others, **arguments)
@@ -163,27 +114,6 @@ def test_a_gpu_without_an_energy_counter_is_measured_by_samples(
     assert callback.profile is not None
     assert len(callback.profile.points) == 3
     assert phases(net.limits_w)[:3] == [(300, 2 + 4), (200, 2 + 4), (100, 2 + 4)]
-
-
-@pytest.mark.parametrize(
-    "gpu_arguments", [{"noise_j": 20.0}, {"leak_w": 40.0, "warm_s": 4.0}], ids=["noisy", "cold"]
-)
-def test_a_noisy_counter_or_a_cold_gpu_hardly_misleads_the_choice(
-    fake_gpus: FakeDriver, gpu_arguments: dict[str, float]
-) -> None:
-    fake_gpus.freeze()
-    fake_gpus.refresh_s = 0.1
-    odd = fake_gpus.add_gpu(**gpu_arguments)
-    meter = DriversClock(fake_gpus, (2,))
-    callback = power(selector="zeus-cost", profile_steps=20, meter=meter)
-    fit(callback, GpuNet(odd, noise=0.01), data=ManyBatches(batches=800))
-    meter.close()
-    costs = {}
-    for limit_w in range(100, 325, 25):
-        odd.limit_mw = 1000 * limit_w
-        costs[limit_w] = odd.step_s(0.1) * (limit_w + 300)
-    assert callback.limit_w is not None
-    assert costs[callback.limit_w] <= 1.01 * min(costs.values())
 
 
 # Observing

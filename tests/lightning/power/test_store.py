@@ -56,10 +56,7 @@ def test_a_file_of_another_batch_size_does_not_count_and_is_replaced(
     ("change", "message"),
     [
         ("not JSON", "must be JSON"),
-        ("{}", "KeyError"),
         ({"device_model": "Another GPU"}, "'Another GPU'.*'Fake H100'"),
-        ({"num_devices": 2}, "num_devices 2"),
-        ({"points": []}, "points"),
     ],
 )
 def test_a_profile_file_that_cannot_be_used_is_one_warning_stays_as_it_is_and_does_not_count(

@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import FakeGpu
-from gpu_programs import (
-    DriversClock,
-    GpuNet,
-    ManyBatches,
-    expected,
-    fit,
-    power,
-    zeus_warnings,
-)
+from gpu_programs import DriversClock, GpuNet, expected, fit, power, zeus_warnings
 from lightning.pytorch.loggers import CSVLogger
-
-from zeus_lightning.power.selectors import ZeusCost
 
 
 def test_a_line_for_each_limit_and_a_table_with_the_saving_are_logged(
@@ -60,25 +50,3 @@ def test_limit_watts_and_joules_per_step_are_logged(
         limit_w = row["zeus/power_limit_w"]
         assert row["zeus/step_power_w"] == pytest.approx(limit_w, rel=1e-3)
         assert row["zeus/step_energy_j"] == pytest.approx(expected(gpu, int(limit_w))[0], rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("selector", "eta"), [("energy", 0.5), (ZeusCost(), 0.5), (ZeusCost(0.25), 0.25)]
-)
-def test_the_cost_is_the_jobs_unless_the_selector_has_a_cost_of_its_own(
-    gpu: FakeGpu,
-    gpu_meter: DriversClock,
-    caplog: pytest.LogCaptureFixture,
-    selector: str | ZeusCost,
-    eta: float,
-) -> None:
-    with caplog.at_level(logging.INFO):
-        callback = power(meter=gpu_meter, selector=selector)
-        fit(callback, GpuNet(gpu), data=ManyBatches(400))
-    assert callback.profile is not None
-    table = next(r.message for r in caplog.records if "limits measured, with" in r.message)
-    for point in callback.profile.points:
-        row = re.search(rf"^[ *]+{point.limit_w} .*", table, re.MULTILINE)
-        assert row is not None
-        cost = eta * point.energy_j + (1 - eta) * 300 * point.time_s
-        assert float(row[0].split()[-1]) == pytest.approx(cost, rel=1e-3)

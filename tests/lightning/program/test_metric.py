@@ -30,18 +30,18 @@ def test_a_metric_of_training_is_reported_as_its_epochs_end(
         (
             "min",
             "val_loss val/loss valLoss Loss val_loss_epoch val_loss/dataloader_idx_0 top1_error "
-            "error_rate MeanSquaredError val-perplexity ppl val_RMSE nll valloss val_kl valBCE "
-            "val_cross_entropy val/nll bce mse wer CrossEntropyLoss kl_div val.ce val_top_1_error",
+            "error_rate MeanSquaredError val-perplexity ppl val_RMSE nll val_kl valBCE val/nll "
+            "bce mse wer CrossEntropyLoss kl_div val.ce val_top_1_error",
         ),
         (
             "max",
             "val_acc val/accuracy Accuracy val_acc_top_1 acc5 acc@1 F1Score val_f1 BinaryAUROC "
-            "val_auc MulticlassRecall mIoU valacc val_top1 val_top_5 bleu auroc iou val/mAP50",
+            "val_auc MulticlassRecall mIoU bleu auroc iou val/mAP50 r2_score",
         ),
         (
             None,
             "score val_pck_0.15 reward neg_loss negative_mse accuracy_loss error_reduction 1-acc "
-            "-loss glossary faccade negloss policy_entropy device top_k balance",
+            "-loss glossary faccade negloss policy_entropy device top_k balance valacc",
         ),
     ],
 )

@@ -78,59 +78,6 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     assert jobs == 1
 
 
-def test_observing_goes_on_whatever_the_control_trials_reach(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    result, tries = train(
-        tmp_path, f"--url={service.url}", "--observe", "--recurrences=3", "--", "0.8", "0.1"
-    )
-    assert result.exit_code == 0, result.output
-    assert tries == [(number, 8, "control", "not_converged") for number in (1, 2, 3)]
-    assert re.search(r"control +0 of 3 ", result.output)
-    assert "savings are unknown until a run with the default" in result.output
-
-
-def test_a_job_without_a_batch_size_left_trains_and_revives(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    metrics = ("0.1", "0.1", "0.1", "0.9")
-    result, tries = train(
-        tmp_path, f"--url={service.url}", "--recurrences=3", "--", "0.8", *metrics
-    )
-    assert tries == [
-        (1, 8, "explore", "not_converged"),
-        (1, 16, "explore", "not_converged"),
-        (1, 8, "control", "not_converged"),
-        (2, 8, "control", "converged"),
-        (3, 8, "exploit", "converged"),
-    ]
-    assert result.exit_code == 1
-    assert "1 of 3 recurrences failed" in result.output
-
-
-def test_trials_of_a_script_before_its_last_one_are_counted_under_the_table(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    code = "from recurring_lightning import main; main(); main(); main()"
-    script = (sys.executable, "-c", code, new_job(), "0.8", "0.9")
-    result = recur(f"--url={service.url}", "--recurrences=2", f"--folder={tmp_path}", "--", *script)
-    assert result.exit_code == 0, result.output
-    columns = [each.split() for each in result.output.splitlines()]
-    assert ["chosen", "2", "of", "2", "2", "6.0", "2.0", "13.0"] in columns
-    assert "only the last trial of each try is counted (trials left out: 4)" in " ".join(
-        result.output.split()
-    )
-
-
-def test_a_baseline_that_fails_ends_its_recurrence(service: ServiceProcess, tmp_path: Path) -> None:
-    result, tries = train(
-        tmp_path, f"--url={service.url}", "--recurrences=2", "--", "learned", "nan", "0.9"
-    )
-    assert tries == [(1, 8, "baseline", "diverged"), (2, 8, "baseline", "completed")]
-    assert result.exit_code == 1
-    assert "1 of 2 recurrences failed" in result.output
-
-
 def test_a_command_that_fails_without_a_trial_has_its_last_lines_and_no_table(
     service: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ log.write_text(" ".join([*seen, "/".join(os.environ.get(name, "") for name in na
 exit_code, outcome = json.loads(sys.argv[1])[len(seen)]
 print("try", len(seen), "says goodbye")
 record = json.loads(sys.argv[2]) | {"outcome": outcome}
-record["trial"]["why"] = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
+why = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
+record["trial"]["why"] = os.environ.get("WHY", why)
 record["job"]["default_batch_size"] = int(os.environ.get("DEFAULT", 8))
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
@@ -117,6 +119,21 @@ def test_a_batch_size_that_fails_is_followed_by_another_try_until_one_converges(
     # what was chosen took four tries with a trial: 80 J; the control, one
     assert ["control", "1", "of", "1", "1", "20.0", "1.5", "25.0"] in columns
     assert ["chosen", "1", "of", "1", "5", "80.0", "6.0", "100.0"] in columns
+
+
+def test_control_trials_that_miss_the_target_fail_only_recurrences_that_were_to_choose(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    missed = scripted(*[(1, "not_converged")] * 2)
+    (tmp_path / "observed").mkdir()
+    result = recur(tmp_path / "observed", service.url, "--observe", "--recurrences=2", *missed)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "observed" / "seen").read_text().split() == ["1/1", "2/1"]
+    assert re.search(r"control +0 of 2 ", result.output)
+    result = recur(tmp_path, service.url, "--recurrences=2", *missed, WHY="control")
+    assert result.exit_code == 1
+    assert "2 of 2 recurrences failed" in result.output
+    assert launches(tmp_path) == ["0001-01", "0002-01"]
 
 
 def test_the_third_error_in_a_row_with_the_default_stops_the_driver_with_its_last_lines(

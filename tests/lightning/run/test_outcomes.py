@@ -49,9 +49,18 @@ def test_an_error_in_a_started_process_has_its_own_outcome(
     assert text in reason_of(raised.value)
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])
-def test_what_ends_a_run_from_outside_is_no_error_of_it(error: BaseException) -> None:
-    assert outcome_of(error) == "interrupted"
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (asyncio.CancelledError(), "interrupted"),
+        (GeneratorExit(), "interrupted"),
+        (SystemExit(3), "interrupted"),
+        (RuntimeError("[...] DefaultCPUAllocator: can't allocate memory: ..."), "out_of_memory"),
+        (RuntimeError(ValueError("wrapped")), "errored"),
+    ],
+)
+def test_an_exception_has_the_outcome_of_its_kind(error: BaseException, outcome: str) -> None:
+    assert outcome_of(error) == outcome
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,10 @@ def test_a_killed_process_has_the_outcome_of_its_signal(number: int, outcome: st
         (SystemExit(128 + signal.SIGTERM), "by SIGTERM"),
         (SystemExit(1), "SystemExit: 1"),
         (ValueError(128 + signal.SIGTERM), "ValueError: 143"),
+        (RuntimeError("a NUL \0, half a pair \ud800"), "RuntimeError: a NUL  , half a pair ?"),
     ],
 )
-def test_the_signal_that_ended_a_run_is_named(error: BaseException, reason: str) -> None:
+def test_what_ended_a_run_is_named_in_text_that_can_be_stored(
+    error: BaseException, reason: str
+) -> None:
     assert reason_of(error) == reason

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from records import record, report
+from records import hardware, job_spec, record, report
 
+from zeus_lightning.errors import ZeusConfigError
+from zeus_lightning.messages import TrialStatus
 from zeus_lightning.meters import Reading
 from zeus_lightning.run.record import TrialRecord
+
+
+def status(**changed: Any) -> TrialStatus:
+    """The service's status of `SAVED`."""
+    values = {"trial_number": 1, "generation": "of-a-test", "batch_size": 8, "outcome": None}
+    return TrialStatus(**(values | {"reason": "", "reports": 2} | changed))
+
 
 SAVED = record(report=report(2), spent=Reading(6.5, 3.25), unsent=[report(3), report(4)])
 
@@ -39,6 +51,32 @@ def test_a_device_is_not_replaced_by_a_record(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="it is not a regular file"):
         SAVED.write(link)
     assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
+
+
+ENDED = {"outcome": "converged", "reason": "the target is reached"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"job": job_spec(job_id="other")}, "but this run's job is 'other'"),
+        ({"hardware": hardware(device_model="bigger")}, "which ran on 1 x test .*, not 1 x bigger"),
+        ({"status": None}, "which this service does not have: the job was deleted"),
+        ({"status": status(generation="later")}, "which this service does not have: the job was"),
+        ({"status": status(**ENDED)}, r"which ended as converged \(the target is reached\)"),
+    ],
+)
+def test_a_trial_that_cannot_be_resumed_is_an_error_that_says_why(
+    changed: dict[str, Any], problem: str
+) -> None:
+    run = {"job": job_spec(), "hardware": hardware(), "status": status(outcome="lost")}
+    SAVED.check_resumable(**run)
+    message = f"^the checkpoint belongs to trial 1 of job 'job', {problem}.*; start a new trial"
+    with pytest.raises(ZeusConfigError, match=message):
+        SAVED.check_resumable(**(run | changed))
+    unmeasured = replace(SAVED, spent=Reading(math.nan, 1.0))
+    with pytest.raises(ZeusConfigError, match="whose energy could not be measured"):
+        unmeasured.check_resumable(**run)
 
 
 def test_the_figures_of_one_epoch_say_epoch() -> None:

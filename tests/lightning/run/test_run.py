@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 from typing import Any
 
+import programs
 import pytest
 import requests
-from programs import StepMeter, new_job, outcomes
+from programs import new_job, outcomes
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 from waiting import LIMIT_S, wait_until
 
-from zeus_lightning import Recurrence
 from zeus_lightning.client import BSOClient
 from zeus_lightning.messages import Decision
 
-
-def recurrence(url: str, job_id: str) -> Recurrence:
-    return Recurrence(
-        url,
-        job_id=job_id,
-        target_metric=0.9,
-        mode="max",
-        batch_sizes=[8, 16],
-        default_batch_size=16,
-        max_epochs=10,
-        meter=StepMeter(),
-        raise_on_failure=False,
-    )
+recurrence = partial(programs.recurrence, max_epochs=10, raise_on_failure=False)
 
 
 def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(

@@ -1,4 +1,4 @@
-"""The meters of a run; see also `test_bso_distributed_gpus.py`."""
+"""The meters of a run; see also `test_distributed.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from programs import StepMeter
+from programs import Dying, StepMeter
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import Reading
@@ -26,14 +26,8 @@ def test_ranks_that_share_some_devices_and_not_others_are_refused() -> None:
 
 
 def test_a_meter_that_fails_as_a_checkpoint_is_saved_leaves_the_last_figures() -> None:
-    class Dying(StepMeter):
-        def read(self) -> Reading:
-            reading = super().read()
-            if reading.time_s > 2:
-                raise RuntimeError("CUDA error: unspecified launch failure")
-            return reading
-
-    meter = RunMeter(Dying(), SingleDeviceStrategy())
+    error = RuntimeError("CUDA error: unspecified launch failure")
+    meter = RunMeter(Dying(2, error), SingleDeviceStrategy())
     meter.begin()
     last = meter.spent()
     assert meter.spent_by_now() == last == Reading(6.0, 2.0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import warnings
 from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
-from programs import Data, Net, Raise, StepMeter, new_job, outcomes, trainer, zeus
+from programs import Data, Net, Raise, new_job, outcomes, recurrence, trainer, zeus
 from proxy import Body, Proxy, Request
 from service_process import ServiceProcess
 from waiting import wait_until
 
-from zeus_lightning import Recurrence, ZeusBSOCallback, ZeusTrialFailed
+from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 
 def threads() -> list[threading.Thread]:
@@ -45,6 +43,7 @@ class LongEpochs(Callback):
     def on_train_batch_end(self, *args: Any) -> None:
         wait_until(lambda: self.proxy.count("heartbeat") >= self.beats)
         self.most_threads = max(self.most_threads, len(threads()))
+        assert all(thread.daemon for thread in threads())  # a request keeps no process alive
 
 
 def test_a_long_epoch_is_kept_alive_by_one_thread_over_two_fits(service: ServiceProcess) -> None:
@@ -88,15 +87,6 @@ def test_a_heartbeat_that_is_refused_or_fails_changes_nothing(service: ServicePr
     assert callback.outcome == "converged"
 
 
-def test_a_heartbeat_that_is_being_sent_keeps_no_process_alive() -> None:
-    script = (
-        "import threading, time; from zeus_lightning.run.trial_calls import start_heartbeat; "
-        "begun = threading.Event(); "
-        "start_heartbeat(lambda: begun.set() or time.sleep(1000), 0.03); begun.wait()"
-    )
-    subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
-
-
 # A job whose batch sizes have all failed
 
 
@@ -108,11 +98,11 @@ def train(service: ServiceProcess, job: str, *metrics: float, **arguments: Any) 
     return callback
 
 
-@pytest.fixture(params=["zeus", "information_directed"])
-def job(service: ServiceProcess, request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def job(service: ServiceProcess) -> str:
     """A job whose runs have failed with every batch size that its policy offers."""
-    name, policy = new_job(), request.param
-    while train(service, name, 0.1, policy=policy).trial.why != "control":
+    name = new_job()
+    while train(service, name, 0.1, policy="zeus").trial.why != "control":
         assert len(outcomes(service.url, name)) < 20
     return name
 
@@ -139,16 +129,8 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
 def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
     service: ServiceProcess, job: str
 ) -> None:
-    run = Recurrence(
-        service.url,
-        job_id=job,
-        target_metric=0.8,
-        mode="max",
-        batch_sizes=[8, 16],
-        default_batch_size=8,
-        max_epochs=2,
-        meter=StepMeter(),
-    )
+    same_job = {"target_metric": 0.8, "default_batch_size": 8, "max_epochs": 2}
+    run = recurrence(service.url, job, **same_job)
     with (
         pytest.warns(UserWarning, match="no batch size left to try"),
         pytest.raises(ZeusTrialFailed, match="This was a control trial"),

@@ -44,7 +44,6 @@ def profile(**changes: Any) -> dict[str, Any]:
         "selector": "zeus-cost",
         "eta_knob": 0.5,
         "max_power_w": 600.0,
-        "search": "information",
         "measured_at": "2026-05-04T12:00:00Z",
         **changes,
     }

@@ -267,7 +267,7 @@ def test_figures_change_with_a_power_profile(client: FlaskClient) -> None:
     profile = {
         "device_model": "Fake <b>GPU</b>", "driver": "1", "num_devices": 1, "batch_size": 32,
         "points": [{"limit_w": w, "energy_j": 1.0 + w, "time_s": 1.0} for w in (50, 60)],
-        "chosen_w": 50, "selector": "s", "eta_knob": 0.5, "max_power_w": 100, "search": "grid",
+        "chosen_w": 50, "selector": "s", "eta_knob": 0.5, "max_power_w": 100,
         "measured_at": "2026-01-31T12:00:00Z",
     }  # fmt: skip
     path = "/api/v1/jobs/job/power-profiles/32"

@@ -1,14 +1,11 @@
-"""Real ranks (gloo) proceed together or raise together, and none hangs."""
+"""Ranks (gloo) that a Trainer starts: they proceed or raise together, and none hangs."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +13,23 @@ from typing import Any
 
 import pytest
 from calls import assert_one_call_of_a_second
+from fake_nvml import FakeDriver
 from programs import new_job, outcomes, trials
-from proxy import Body, Proxy, Request
+from proxy import (
+    Proxy,
+    after_a_while,
+    dies_after_one_report,
+    falls_silent_after_one_report,
+    never,
+    refuses,
+)
 from ranks import DEADLINE_S, run_ranks, running_ranks, seen
 from service_process import ServiceProcess, free_port
-from waiting import LIMIT_S, wait_until
+from waiting import wait_until
 
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, CpuEstimateMeter
 
 Rank = dict[str, Any]
-Instead = Callable[[Request], tuple[int, Body] | None]
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
@@ -33,26 +37,15 @@ WHEREVER = ("converges", "retries", "given-up", "bug", "memory-1")
 """The last one breaks the ranks' connection."""
 AS_UNDER_DDP = ("converges", "given-up", "memory-1")
 """Once launched, ranks raise errors and train again as under plain `ddp`."""
-SPAWNED = ("converges", "retries")
+SPAWNED = ("retries",)
 """Each fit under `ddp_spawn` imports torch anew; errors pass to the parent as under `ddp_fork`."""
 AT_THE_SERVICE = (
-    "diverges",
-    "fails-quietly",
-    "learns",
-    "meter-at-start",
-    "meter-auto",
-    "meter-later",
-    "meter-node",
-    "meter-odd",
-    "out-of-time",
-    "passes",
-    "per-device",
-    "percent",
-    "resumes",
-    "retries",
-    "shards",
-    "uneven",
-)
+    "diverges", "fails-quietly", "learns", "meter-at-start", "meter-auto", "meter-gpus",
+    "meter-later", "meter-models", "meter-node", "meter-odd", "meter-shared-gpu", "out-of-time",
+    "passes", "per-device", "percent", "resumes", "retries", "shards", "uneven",
+)  # fmt: skip
+MEASURED = ("energy-own", "energy-node", "energy-two-nodes", "energy-error")
+"""By `ZeusEnergyCallback`, in the same processes."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,10 @@ def test_the_cpu_seconds_of_all_ranks_count_once_whoever_started_whom(run: Run) 
 
 @where("retries")
 def test_fit_tries_again_after_a_failed_batch_size(run: Run) -> None:
-    assert outcomes(run.url, "retries") == ["not_converged", "converged"]
+    failed, converged = trials(run.url, "retries")
+    assert (failed["outcome"], converged["outcome"]) == ("not_converged", "converged")
+    assert converged["hardware"]["num_devices"] == run.world
+    assert converged["energy_j"] == run.world * 6.0
 
 
 @where("given-up")
@@ -174,15 +170,12 @@ def test_the_rank_that_runs_out_of_memory_reports_it_itself(run: Run) -> None:
     assert it["error"][1].rstrip().endswith("CUDA out of memory.")
 
 
-@pytest.mark.parametrize(
-    ("scenario", "outcome"), [("memory-1", "out_of_memory"), ("bug-0", "errored")]
-)
-def test_a_rank_that_dies_of_its_error_has_ended_the_trial(
-    service: ServiceProcess, tmp_path: Path, scenario: str, outcome: str
+def test_rank_zero_that_dies_of_its_error_has_ended_the_trial(
+    service: ServiceProcess, tmp_path: Path
 ) -> None:
     job = {"ZEUS_JOB_ID": new_job()}
-    assert run_ranks(tmp_path, {scenario: service.url}, env={"LET_THROUGH": "1"} | job) != 0
-    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == [outcome]
+    assert run_ranks(tmp_path, {"bug-0": service.url}, env={"LET_THROUGH": "1"} | job) != 0
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["errored"]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
@@ -201,55 +194,17 @@ def test_ctrl_c_ends_the_trial_as_interrupted(
     assert json.loads(outcome_file.read_text())["outcome"] == "interrupted"
 
 
-def after_a_while(request: Request) -> None:
-    time.sleep(0.5)
-
-
-def never(request: Request) -> tuple[int, Body]:
-    time.sleep(LIMIT_S)
-    return 503, {"code": "unavailable"}
-
-
-def falls_silent_after_one_report() -> Instead:
-    """Answer nothing any more, once a report was answered."""
-    silent = threading.Event()
-
-    def instead(request: Request) -> tuple[int, Body] | None:
-        if silent.is_set():
-            return never(request)
-        if request.kind == "report":
-            silent.set()
-        return None
-
-    return instead
-
-
-def dies_after_one_report() -> Instead:
-    """Answer with 503 from the second report on."""
-    reports = itertools.count(1)
-    dead = threading.Event()
-
-    def instead(request: Request) -> tuple[int, Body] | None:
-        if request.kind == "report" and next(reports) == 2:
-            dead.set()
-        return (503, {"code": "unavailable"}) if dead.is_set() else None
-
-    return instead
-
-
-def refuses(kind: str, status: int, code: str) -> Instead:
-    """Answer requests of a kind with an error."""
-
-    def instead(request: Request) -> tuple[int, Body] | None:
-        return (status, {"code": code, "detail": "no"}) if request.kind == kind else None
-
-    return instead
-
-
 @pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Two ranks, and services and programs of all kinds that cannot work."""
+def decided(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Two ranks, and services, meters and programs of all kinds, also ones that cannot work.
+
+    Their host has two GPUs of one model, and one of another.
+    """
     folder = tmp_path_factory.mktemp("decided")
+    driver = FakeDriver(fake_nvml_library, folder / "driver", gpu_count=2)
+    driver.add_gpu("Fake A100")
+    driver.gpus[0].set_load(0.2)  # 100 W
+    driver.gpus[1].set_load(1)  # 300 W
     with ExitStack() as stack:
         service = stack.enter_context(ServiceProcess(folder))
         proxies = {
@@ -262,8 +217,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         scenarios = {name: stack.enter_context(proxy).url for name, proxy in proxies.items()}
         nobody = f"http://127.0.0.1:{free_port()}"
         scenarios |= {"nobody": nobody, "without": nobody}
-        scenarios |= dict.fromkeys((*AT_THE_SERVICE, *WHEREVER), service.url)
-        assert run_ranks(folder, scenarios) == 0
+        scenarios |= dict.fromkeys((*MEASURED, *AT_THE_SERVICE, *WHEREVER), service.url)
+        assert run_ranks(folder, scenarios, env=driver.variables) == 0
         yield Run(service.url, folder, 2, 2)
 
 
@@ -394,3 +349,48 @@ def test_both_ranks_resume_the_trial_of_a_checkpoint(decided: Run) -> None:
         assert (report["energy_j"], report["time_s"]) == (2 * 6 * 3, 2 * 3)
         assert (before["energy_j"], before["time_s"]) == (2 * 6, 2)
     assert outcomes(decided.url, "resumes") == ["converged", "withdrawn"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "watts", "max_power_w"), [("meter-gpus", 400, 600), ("meter-shared-gpu", 100, 300)]
+)
+def test_each_rank_reads_its_own_gpu_and_one_that_they_share_once(
+    decided: Run, scenario: str, watts: float, max_power_w: float
+) -> None:
+    for rank in decided.seen(scenario):
+        report = rank["report"]
+        assert report["energy_j"] / report["time_s"] == pytest.approx(watts, rel=0.05)
+    (trial,) = trials(decided.url, scenario)
+    hardware = trial["hardware"]
+    assert (hardware["max_power_w"], hardware["device_model"]) == (max_power_w, "Fake H100")
+
+
+def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(decided: Run) -> None:
+    for rank in decided.seen("meter-models"):
+        assert rank["error"][0] == "ZeusConfigError"
+        assert "Fake H100 by nvml on rank 0; Fake A100 by nvml on rank 1" in rank["error"][1]
+
+
+@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1), ("two-nodes", 2)])
+def test_without_a_job_ranks_are_summed_and_a_device_that_a_node_shares_counts_once(
+    decided: Run, meter: str, ranks: int
+) -> None:
+    first, second = decided.seen(f"energy-{meter}")
+    # readings after the first: validation and epoch of two epochs, and the fit's end
+    assert first["spent"] == second["spent"] == [5 * 6.0 * ranks, 5 * 2.0]
+    energy = {"zeus/energy_j": 24.0 * ranks, "zeus/time_s": 8.0, "zeus/power_w": 3.0 * ranks}
+    for rank in (first, second):
+        assert {key: rank["logged"][key] for key in energy} == energy
+        assert rank["tested"][0]["zeus/energy_j"] == 6.0 * ranks
+    assert [line.partition(",")[0] for line in first["lines"]] == [
+        f"zeus: the fit used {30 * ranks}.00 J in 10.00 s",
+        f"zeus: the test used {12 * ranks}.00 J in 4.00 s",
+    ]
+    assert second["lines"] == []
+
+
+def test_without_a_job_an_error_prints_what_all_ranks_have_used(decided: Run) -> None:
+    first, second = decided.seen("energy-error")
+    assert first["error"] == second["error"] == "mine"
+    (line,) = first["lines"]
+    assert line.startswith("zeus: the fit, until ZeroDivisionError ended it, used 12.00 J in 2")
