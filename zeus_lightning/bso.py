@@ -248,6 +248,13 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         drop_dataloaders(trainer)
 
     @override
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._fit is not None:  # save the program's original values, not the injected ones
+            self._fit.injection.restore_in(checkpoint)
+
+    @override
     def state_dict(self) -> dict[str, Any]:
         """The trial, for `on_load_checkpoint` to resume it."""
         record = self._record if self._fit is None else self._fit.run.checkpoint()

@@ -238,7 +238,7 @@ class Sets(Callback):
         self.data.batch_size = self.batch_size
 
 
-def test_optimizers_and_checkpoints_see_the_batch_size_and_the_program_keeps_its_own(
+def test_optimizers_see_the_batch_size_and_checkpoints_and_program_keep_their_own(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     class Saved(Net):
@@ -260,7 +260,7 @@ def test_optimizers_and_checkpoints_see_the_batch_size_and_the_program_keeps_its
     assert (net.batch_size, net.hparams.batch_size) == (64, 64)
     assert data.batch_size == 48  # somebody else's stays
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["hyper_parameters"]
-    assert (net.lr, saved) == (0.5, {"lr": 0.5, "batch_size": 8})
+    assert (net.lr, saved) == (0.5, {"lr": 0.5, "batch_size": 64})
 
 
 def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(

@@ -1,5 +1,7 @@
 """`Injection`: set the batch size of a Lightning program, and restore its own."""
 
+from collections.abc import MutableMapping
+from copy import copy
 from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
@@ -54,12 +56,22 @@ class Injection:
             if len(self._changes) == unchanged or get_from(holder, last) != batch_size:
                 raise refusal
 
+    def restore_in(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the original values in a checkpoint's hyperparameters.
+
+        Otherwise a module that is loaded from it would have the injected batch size as its own.
+        """
+        for key in ("hyper_parameters", "datamodule_hyper_parameters"):
+            for change in self._changes if key in checkpoint else ():
+                checkpoint[key] = _replaced(checkpoint[key], change)
+
     def undo(self) -> None:
         """Restore the original values; one that has been changed since stays."""
         while self._changes:
             change = self._changes.pop()
-            if get_from(change.holder, change.name) == change.injected:
-                set_on(change.holder, change.name, change.original)
+            name = change.name.rpartition(".")[2]
+            if get_from(change.holder, name) == change.injected:
+                set_on(change.holder, name, change.original)
 
     def _set(self, holder: Any, name: str, original: Any, value: Any) -> None:
         last = name.rpartition(".")[2]
@@ -71,4 +83,18 @@ class Injection:
             raise ZeusConfigError(
                 f"{text} ({cause}); make it a plain attribute that accepts any size"
             ) from error
-        self._changes.append(_Change(holder, last, original, value))
+        self._changes.append(_Change(holder, name, original, value))
+
+
+def _replaced(saved: Any, change: _Change, depth: int = 0) -> Any:
+    """A copy of saved hyperparameters with the original value."""
+    part = change.name.split(".")[depth]
+    if not isinstance(saved, MutableMapping) or part not in saved:
+        return saved
+    if depth == change.name.count("."):
+        value = change.original if saved[part] == change.injected else saved[part]
+    else:
+        value = _replaced(saved[part], change, depth + 1)
+    copied = copy(saved)
+    copied[part] = value
+    return copied

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset, Subset
@@ -229,15 +231,19 @@ class Nested(Data):
         return DataLoader(self.samples, batch_size=self.data.train_batch_size)
 
 
-def test_a_nested_batch_size_is_set_and_restored(service: ServiceProcess) -> None:
+def test_a_nested_batch_size_is_set_restored_and_kept_out_of_checkpoints(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
     own = {"train_batch_size": 16, "val_batch_size": 32}
     data, job, lengths = Nested(own), new_job(), []
-    for _ in range(2):
-        net = Net()
+    for number in (1, 2):
+        net, saver = Net(), ModelCheckpoint(tmp_path, str(number))
         callback = zeus(service.url, job_id=job, batch_arg_name="data.train_batch_size")
-        trainer(callback).fit(net, data)
+        trainer(callback, saver, enable_checkpointing=True).fit(net, data)
         lengths.append(net.batch_lengths)
         assert data.data.train_batch_size == data.hparams["data"]["train_batch_size"] == 16
+        saved = torch.load(tmp_path / f"{number}.ckpt", weights_only=True)
+        assert saved["datamodule_hyper_parameters"] == {"data": own}
     assert lengths == [{16}, {8}]
 
 
