@@ -184,6 +184,12 @@ class LogsElbo(Plain):
         self.log("elbo", -0.5)
 
 
+def test_the_mode_is_asked_for_with_the_metric_if_no_name_shows_it(service: ServiceProcess) -> None:
+    message = "pass monitor='elbo' to ZeusBSOCallback, with mode='min' or mode='max' unless"
+    with pytest.raises(ZeusConfigError, match=message):
+        trainer(zeus(service.url, monitor=None)).fit(LogsElbo(), Data())
+
+
 def test_a_mode_that_nothing_shows_is_an_error_unless_the_job_has_one(
     service: ServiceProcess,
 ) -> None:

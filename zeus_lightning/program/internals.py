@@ -42,7 +42,7 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop.epoch_loop, "_results"
     yield fit_loop.epoch_loop.val_loop, "_results"
     yield trainer.profiler, "describe"  # type: ignore[attr-defined]
-    yield CombinedLoader([]), "flattened"
+    yield CombinedLoader, "flattened"
     launcher = trainer.strategy.launcher
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
         yield launcher, "_start_method"

@@ -67,6 +67,8 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     ]
     choices = " or ".join(f"monitor={name!r}" for name in offered)
     remedy = f"pass {choices} to ZeusBSOCallback"
+    if any(mode_of_name(name) is None for name in offered):
+        remedy += ", with mode='min' or mode='max' unless it is a loss or an accuracy"
     if not offered:
         remedy = (
             "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "
