@@ -67,12 +67,6 @@ def test_what_show_prints_registers_the_same_job_on_another_service(
     assert run("show", "nightly", "--yaml").output == printed
 
 
-def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> None:
-    register(run, JOB + "seed: 7\n")
-    assert register(run, JOB).output.endswith("already registered with these values\n")
-    assert "seed: 7\n" in run("show", "nightly", "--yaml").output
-
-
 @pytest.mark.parametrize(
     ("changed", "to", "error"),
     [

@@ -11,6 +11,7 @@ import pytest
 import requests
 import schemathesis
 from apiflask import APIFlask
+from service.conftest import on_sqlite
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
 
@@ -50,6 +51,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
     assert "Traceback" not in guarded.log.read_text()
 
 
+@on_sqlite
 def test_the_description_is_valid_openapi(app: APIFlask) -> None:
     assert isinstance(app.spec, dict)
     schemathesis.openapi.from_dict(app.spec).validate()

@@ -72,8 +72,7 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
                 answers.append(start)
                 if start.ok:
                     for sequence in (1, 2):
-                        figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
-                        body = {"sequence": sequence, "metric": sequence / 2, **figures}
+                        body = report_json(sequence, metric=sequence / 2)
                         path = f"{job}/trials/{start.json()['trial_number']}/reports"
                         of_it = {"generation": start.json()["generation"]}
                         answers.append(session.post(path, json=body, params=of_it))

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import requests
 from databases import DATABASES, migrated_database, waiting_sessions
+from service.api.wires import report
 from service.conftest import application
 from service.jobs import START, spec_json
 from service.test_seen_from_outside import metrics
@@ -48,11 +49,6 @@ def generation(started: requests.Response) -> str:
     assert started.status_code == 201
     known: str = started.json()["generation"]
     return known
-
-
-def report(sequence: int) -> dict[str, Any]:
-    figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 1.0, "metric": 0.1}
-    return {"sequence": sequence, **figures}
 
 
 @contextlib.contextmanager
