@@ -31,13 +31,13 @@ COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
 
 def zeus_service(
-    *arguments: str, database_url: str, **env: str
+    *arguments: str, database_url: str, stdin: str | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end: `serve` in a process of its own, the others in this one."""
     env = {"COLUMNS": "150", "ZEUS_BSO_DATABASE_URL": database_url, **env}
     if "serve" in arguments:
         return run_to_its_end(*arguments, folder=Path.cwd(), **env)
-    result = CliRunner().invoke(main, arguments, env=env)
+    result = CliRunner().invoke(main, arguments, input=stdin, env=env)
     if not isinstance(result.exception, SystemExit | None):
         raise result.exception
     return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)

@@ -86,7 +86,9 @@ def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(folders) == {Path("/dev/shm")}
 
 
-def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Api) -> None:
+def test_trials_and_joules_are_counted_once_and_without_a_series_per_job(
+    own_service: ServiceProcess, api: Api
+) -> None:
     post(api, "/jobs", spec_json(beta_knob=None))
     for _ in range(4):
         post(api, "/jobs/job/trials", START)
@@ -109,6 +111,16 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Ap
     assert found["zeus_bso_trials_running",] == 2
     assert found["zeus_bso_jobs",] == 1
 
+    before = metrics(own_service)
+    for job in (f"job-{number}" for number in range(1, 10)):
+        post(api, "/jobs", spec_json(job_id=job))
+        post(api, f"/jobs/{job}/trials", START)
+        post(api, f"/jobs/{job}/trials/1/reports", report(1, metric=0.95))
+    found = metrics(own_service)
+    assert found.keys() == before.keys()
+    assert not any("job-" in part for key in found for part in key)
+    assert (found["zeus_bso_jobs",], found["zeus_bso_trials_running",]) == (10, 2)
+
     let_leases_expire(own_service.database_url)
     assert metrics(own_service)["zeus_bso_trials_running",] == 0
     post(api, "/jobs/job/trials", START)  # the two others are lost
@@ -121,25 +133,6 @@ def test_trials_and_joules_are_counted_once(own_service: ServiceProcess, api: Ap
     found = metrics(own_service)
     assert found["zeus_bso_trials_running",] == 1
     assert ("zeus_bso_trials_ended_total", "lost") not in found
-
-
-def test_more_jobs_make_no_more_series(own_service: ServiceProcess, api: Api) -> None:
-    def run(number: int) -> None:
-        post(api, "/jobs", spec_json(job_id=f"job-{number}"))
-        post(api, f"/jobs/job-{number}/trials", START)
-        post(api, f"/jobs/job-{number}/trials/1/reports", report(1, energy_j=number, metric=0.95))
-
-    run(0)
-    metrics(own_service)
-    before = metrics(own_service)
-    for number in range(1, 10):
-        run(number)
-    post(api, "/jobs/job-0/trials", START)
-    found = metrics(own_service)
-    assert found.keys() == before.keys()
-    assert not any("job-" in part for key in found for part in key)
-    assert found["zeus_bso_jobs",] == 10
-    assert found["zeus_bso_trials_running",] == 1
 
 
 def test_metrics_answer_without_the_database(own_service: ServiceProcess) -> None:
