@@ -46,12 +46,10 @@ def post(api: Api, path: str, body: Any) -> None:
     assert answer.ok, answer.text
 
 
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-def test_requests_are_counted_over_all_workers(tmp_path: Path, gunicorn: bool) -> None:
+def test_requests_are_counted_over_all_workers(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    env = {"TMPDIR": str(temporary)}
-    with ServiceProcess(tmp_path, workers=3, gunicorn=gunicorn, **env) as service:
+    with ServiceProcess(tmp_path, workers=3, TMPDIR=str(temporary)) as service:
         asked = 0
 
         def ask_until_two_workers_have_answered() -> bool:

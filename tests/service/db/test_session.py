@@ -17,7 +17,7 @@ from databases import waiting_sessions
 from flask import Flask
 from service.api.wires import Api
 from service.api.wires import report as report_json
-from service.conftest import application
+from service.conftest import application, on_sqlite
 from service.db.races import add_one, just_before, on_servers, trials_of
 from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
@@ -195,6 +195,7 @@ def test_what_happens_before_the_lock_is_seen_behind_it(app: Flask, database_url
         optimizer.report("job", 1, report(1))
 
 
+@on_sqlite
 def test_all_transactions_of_a_request_share_one_deadline(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
