@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from databases import migrated_database
-from service.conftest import application
+from service.conftest import application, on_sqlite
 from service.jobs import HARDWARE
 from zeus_service import optimizer
 from zeus_service.cli import main
@@ -26,13 +25,7 @@ beta_knob: null
 """
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def database_url(tmp_path: Path) -> Iterator[str]:
-    """SQLite is enough here."""
-    with migrated_database("sqlite", tmp_path) as url:
-        yield url
+pytestmark = on_sqlite
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from service.conftest import on_sqlite
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
 
-TOKEN = {"Authorization": "Bearer one-that-may-write"}
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:

@@ -19,7 +19,6 @@ from zeus_service.savings.power import Profile
 from benchmarks.savings import Ended, JobLedger
 
 ETA_1 = spec(eta_knob=1.0)  # cost is energy; the default batch size is 32
-PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
 
 
 class Job(JobLedger):
