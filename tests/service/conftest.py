@@ -1,7 +1,8 @@
-"""The application in this process, on each of the databases."""
+"""The application in this process, and a client of a running service, on each of the databases."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import pytest
 from databases import DATABASES, migrated_database
 from flask import Flask
+from service.api.wires import Api
+from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from zeus_service import create_app
 from zeus_service.config import Config
 from zeus_service.db.tables import db
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(params=DATABASES)
@@ -20,6 +25,10 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     """The URL of a new database at the head revision, of each kind in turn."""
     with migrated_database(request.param, tmp_path) as url:
         yield url
+
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For a test of what does not depend on the database."""
 
 
 @contextmanager
@@ -49,3 +58,25 @@ def any_service(
         ServiceProcess(folder, database_url=url) as process,
     ):
         yield process
+
+
+@pytest.fixture(scope="module")
+def api(any_service: ServiceProcess) -> Iterator[Api]:
+    api = Api(any_service.url)
+    yield api
+    api.session.close()
+
+
+@pytest.fixture
+def job(api: Api) -> str:
+    """The id of a registered job of the test's own."""
+    job_id = f"api-{next(_numbers)}"
+    assert api("POST", "/jobs", spec_json(job_id=job_id, policy="zeus")).status_code == 201
+    return job_id
+
+
+@pytest.fixture
+def trial(api: Api, job: str) -> str:
+    """The path of the first trial of a job of the test's own."""
+    assert api("POST", f"/jobs/{job}/trials", START).status_code == 201
+    return f"/jobs/{job}/trials/1"

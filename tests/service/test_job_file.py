@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from databases import migrated_database
-from service.conftest import application
+from service.conftest import application, on_sqlite
 from service.jobs import HARDWARE
 from zeus_service import optimizer
 from zeus_service.cli import main
@@ -26,13 +25,7 @@ beta_knob: null
 """
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def database_url(tmp_path: Path) -> Iterator[str]:
-    """SQLite is enough here."""
-    with migrated_database("sqlite", tmp_path) as url:
-        yield url
+pytestmark = on_sqlite
 
 
 @pytest.fixture
@@ -65,12 +58,6 @@ def test_what_show_prints_registers_the_same_job_on_another_service(
     run("delete", "nightly", "--yes")
     assert register(run, printed).output == "job 'nightly' is registered\n"
     assert run("show", "nightly", "--yaml").output == printed
-
-
-def test_fields_that_a_file_leaves_out_keep_the_registered_values(run: Run) -> None:
-    register(run, JOB + "seed: 7\n")
-    assert register(run, JOB).output.endswith("already registered with these values\n")
-    assert "seed: 7\n" in run("show", "nightly", "--yaml").output
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from service.conftest import on_sqlite
 from service.db.races import just_before, on_servers
 from service.jobs import register, report
 from sqlalchemy import event, func, insert, select, update
 from zeus_service import maintenance, optimizer
-from zeus_service.bandit.registry import POLICIES
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import BrokenJob, JobBusy, NotFound
@@ -68,11 +68,8 @@ def prune() -> Dropped:
     return maintenance.prune(older_than_s=180 * DAY_S)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_pruning_drops_reports_and_keeps_the_history(
-    app: Flask, small_portions: None, policy: str
-) -> None:
-    register(policy=policy, beta_knob=None)
+def test_pruning_drops_reports_and_keeps_the_history(app: Flask, small_portions: None) -> None:
+    register(beta_knob=None)
     for _ in range(8):
         converge()
     running = optimizer.start_trial("job")[1].trial_number
@@ -193,6 +190,7 @@ def test_an_id_is_free_as_soon_as_its_job_is_deleted(
     assert "zeus_bso_trials_running 0.0" in app.test_client().get("/metrics").text
     assert register()[1]
     assert optimizer.start_trial("job", "key")[1].trial_number == 1
+    assert optimizer.report("job", 1, report(1)).decision == "continue"
     assert prune() == Dropped(rows=3 * 5 + 1 + 2)  # trials with reports, the job and its era
     assert trial_numbers() == [1]
     assert maintenance.rebuild("job")
@@ -233,6 +231,7 @@ BROKEN = {
 }
 
 
+@on_sqlite
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_job_stops_no_other(app: Flask, what: str) -> None:
     for job_id in ("a", "job"):
@@ -258,7 +257,7 @@ def test_a_broken_job_stops_no_other(app: Flask, what: str) -> None:
     maintenance.delete_job("a")
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("delete", [False, True])
 def test_sqlite_gives_the_space_back(app: Flask, database_url: str, delete: bool) -> None:
     register()

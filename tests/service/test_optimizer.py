@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from service.conftest import on_sqlite
 from service.db.races import just_before, on_servers
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
 from service.jobs import report as report_of
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit import stopping
-from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
 from zeus_service.db import jobs
@@ -36,6 +36,7 @@ def estimates() -> list[ArmEstimate]:
     return policy_of(spec).describe(spec, job.state, HARDWARE)
 
 
+@on_sqlite
 def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: Flask) -> None:
     start()
     first, second = (
@@ -49,6 +50,7 @@ def test_a_report_from_before_a_change_of_gpus_gets_the_same_answer_again(app: F
             optimizer.report("job", 1, second.model_copy(update=other))
 
 
+@on_sqlite
 @pytest.mark.parametrize(("load", "is_busy"), [(0.9, True), (0.7, False), (None, False)])
 def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
     app: Flask, load: float | None, is_busy: bool
@@ -103,7 +105,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(
+def test_a_job_is_exhausted_when_its_last_running_trial_is_lost_and_keeps_that_it_was(
     app: Flask, database_url: str, policy: str
 ) -> None:
     start(batch_sizes=[32], policy=policy)
@@ -114,8 +116,12 @@ def test_a_job_is_exhausted_when_its_last_running_trial_is_lost(
     let_leases_expire(database_url)
     with pytest.raises(ExhaustedJob):
         optimizer.start_trial("job")
+    ended = [trial.outcome for trial in optimizer.list_trials("job")]
+    assert ended == ["not_converged", "not_converged", "lost"]
+    maintenance.check_deletable("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, policy: str) -> None:
     start(batch_sizes=[32], policy=policy)
@@ -128,6 +134,7 @@ def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, po
     assert optimizer.start_trial("job")[1].batch_size == 32
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", ["zeus", "information_directed"])
 def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_start(
     app: Flask, policy: str
@@ -155,6 +162,7 @@ def test_a_job_that_is_deleted_while_it_is_described_is_unknown(app: Flask) -> N
         optimizer.describe_job("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_control_trial_takes_the_default_and_is_never_stopped_early(
     app: Flask, policy: str
@@ -176,6 +184,7 @@ def test_a_control_trial_takes_the_default_and_is_never_stopped_early(
             assert not optimizer.start_trial("job", "key", control=control)[2]
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_without_a_batch_size_goes_on_with_controls(app: Flask, policy: str) -> None:
     register(policy=policy, batch_sizes=[16, 32])
@@ -186,46 +195,31 @@ def test_a_job_without_a_batch_size_goes_on_with_controls(app: Flask, policy: st
     with pytest.raises(ExhaustedJob):
         optimizer.start_trial("job")
     _, trial, _ = optimizer.start_trial("job", control=True)
-    given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
-    assert optimizer.report("job", trial.trial_number, given).outcome == "converged"
+    last = optimizer.report("job", trial.trial_number, report_of(1, metric=1.0))
+    assert last.outcome == "converged"
     assert optimizer.start_trial("job")[1].why in ("explore", "exploit")
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_a_control_trial_does_not_fill_the_round_of_zeus(app: Flask) -> None:
     register(policy="zeus")
     _, control, _ = optimizer.start_trial("job", control=True)
-    given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
-    optimizer.report("job", control.trial_number, given)
+    optimizer.report("job", control.trial_number, report_of(1, metric=1.0))
     _, first, _ = optimizer.start_trial("job")
     assert (first.batch_size, first.why) == (32, "explore")
     assert optimizer.get_job("job").best_batch_size == 32
 
 
-def test_a_start_that_finds_nothing_left_keeps_what_it_marked_as_lost(
-    app: Flask, database_url: str
-) -> None:
-    register(batch_sizes=[32], policy="zeus")
-    for _ in range(2):
-        optimizer.start_trial("job")
-    optimizer.end_trial("job", 1, "out_of_memory")
-    let_leases_expire(database_url)
-    with pytest.raises(ExhaustedJob):
-        optimizer.start_trial("job")
-    assert [trial.outcome for trial in optimizer.list_trials("job")] == ["out_of_memory", "lost"]
-    maintenance.check_deletable("job")
-
-
-@pytest.mark.parametrize("outcome", ["errored", "interrupted"])
 def test_reasons_of_starts_fit_their_column_however_many_batch_sizes_are_passed_over(
-    app: Flask, outcome: Outcome
+    app: Flask,
 ) -> None:
     """PostgreSQL and MariaDB refuse a text that is too long."""
     sizes = [10**9 + n for n in range(48)]
     register(batch_sizes=sizes, default_batch_size=sizes[0], max_epochs=2**31 - 1)
     for number in range(1, 3 * len(sizes) + 3):
         assert len(optimizer.start_trial("job")[1].start_reason) <= MAX_REASON
-        optimizer.end_trial("job", number, outcome)
+        optimizer.end_trial("job", number, "interrupted")
 
 
 def test_a_start_marks_some_lost_trials_at_a_time(
@@ -245,13 +239,13 @@ def test_a_start_marks_some_lost_trials_at_a_time(
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_a_revival_leaves_failures_in_a_row_as_if_its_end_had_not_been(app: Flask) -> None:
     register(beta_knob=None)
     for outcome in ("errored", "converged", "errored"):
         number = optimizer.start_trial("job")[1].trial_number
         if outcome == "converged":
-            given = stopping.Report(sequence=1, epoch=1, time_s=1.0, energy_j=1.0, metric=1.0)
-            optimizer.report("job", number, given)
+            optimizer.report("job", number, report_of(1, metric=1.0))
         else:
             optimizer.end_trial("job", number, "errored")
     report(1)  # the first one is resumed

@@ -14,6 +14,7 @@ import pytest
 import requests
 from databases import DATABASES, migrated_database
 from postgres_cluster import PostgresCluster, binaries
+from service.api.wires import problem, report
 from service.conftest import application
 from service.jobs import START, spec_json
 from service_process import ServiceProcess
@@ -27,18 +28,10 @@ from zeus_service.db.session import transaction
 from zeus_service.db.tables import Report
 
 
-def report(sequence: int) -> dict[str, Any]:
-    figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 100.0 * sequence}
-    return {"sequence": sequence, "metric": sequence / 2, **figures}
-
-
 def check_unavailable(response: requests.Response) -> None:
     """Check that a response says that the database cannot be used, and when to come again."""
-    assert response.status_code == 503, response.text
-    assert response.headers["Content-Type"] == "application/problem+json"
+    body = problem(response, 503, "unavailable")
     assert response.headers["Retry-After"] == "1"
-    body = response.json()
-    assert body["code"] == "unavailable"
     assert "127.0.0.1" not in body["detail"]
 
 
@@ -88,7 +81,7 @@ def test_postgresql_may_be_restarted_in_the_middle(
                 trial = start["trial_number"]
                 path = f"/{trial}/reports?generation={start['generation']}"
                 for sequence in (1, 2):
-                    answer = until_it_is_taken(path, report(sequence))
+                    answer = until_it_is_taken(path, report(sequence, metric=sequence / 2))
                     acknowledged.append((trial, sequence, answer["cost"]))
 
     with (

@@ -1,5 +1,6 @@
 """Sparse registrations, and jobs that are registered again: changed, or after they were deleted."""
 
+import itertools
 from dataclasses import replace
 from threading import Thread
 from typing import Any, get_args
@@ -8,7 +9,7 @@ import pytest
 from databases import waiting_sessions
 from flask import Flask
 from service.api.wires import zeus_job
-from service.conftest import application
+from service.conftest import application, on_sqlite
 from service.db.races import just_before, on_servers
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, register
@@ -64,6 +65,7 @@ def test_a_field_without_a_value_takes_the_registered_one_the_suggestion_or_the_
     assert register_sparse({"eta_knob": 0.3}, batch_sizes=[1]) == first
 
 
+@on_sqlite
 def test_a_null_is_not_a_value_except_for_the_beta_knob(app: Flask) -> None:
     nulls: dict[str, Any] = {"seed": None, "eta_knob": None, "policy": None, "beta_knob": None}
     nulls["suggested"] = {"eta_knob": 0.25, "lease_s": None}
@@ -90,6 +92,7 @@ def hardware_of(job: Job) -> list[Hardware]:
     return list(map(Hardware.of, job.hardware))
 
 
+@on_sqlite
 def test_a_job_takes_any_hardware_that_of_the_latest_start_last(app: Flask) -> None:
     register_sparse(REQUIRED)
     for hardware in (HARDWARE, OTHER, HARDWARE):
@@ -100,6 +103,7 @@ def test_a_job_takes_any_hardware_that_of_the_latest_start_last(app: Flask) -> N
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trial_is_revived_on_hardware_that_its_job_has_left_since(
     app: Flask, policy: str
@@ -121,6 +125,7 @@ def test_a_trial_is_revived_on_hardware_that_its_job_has_left_since(
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_a_job_that_is_registered_again_keeps_what_was_not_given(app: Flask) -> None:
     register_sparse(REQUIRED)
     optimizer.start_trial("job", hardware=HARDWARE)
@@ -134,6 +139,7 @@ def test_a_job_that_is_registered_again_keeps_what_was_not_given(app: Flask) -> 
     assert changed.items() >= {**REQUIRED, "max_epochs": 20, **suggested}.items()
 
 
+@on_sqlite
 def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None:
     register()
     for other in (OTHER, replace(HARDWARE, num_devices=2)):
@@ -147,6 +153,7 @@ def test_a_job_that_is_registered_with_its_hardware_keeps_it(app: Flask) -> None
     assert optimizer.start_trial("job", hardware=HARDWARE)[2]
 
 
+@on_sqlite
 def test_a_job_that_has_used_other_hardware_cannot_be_registered_for_one(app: Flask) -> None:
     register_sparse(REQUIRED)
     optimizer.start_trial("job", hardware=OTHER)
@@ -155,19 +162,7 @@ def test_a_job_that_has_used_other_hardware_cannot_be_registered_for_one(app: Fl
     optimizer.start_trial("job", hardware=HARDWARE)
 
 
-def test_a_job_per_device_that_has_learned_nothing_may_use_another_number_of_devices(
-    app: Flask,
-) -> None:
-    """Its first run may have used the wrong number."""
-    register_sparse({**REQUIRED, "batch_size_scope": "per_device"})
-    _, trial, _ = optimizer.start_trial("job", hardware=HARDWARE)
-    optimizer.end_trial("job", trial.trial_number, "errored")
-    more = replace(HARDWARE, num_devices=HARDWARE.num_devices + 1)
-    optimizer.start_trial("job", hardware=more)
-    with pytest.raises(JobConflict, match="same number of devices"):
-        optimizer.start_trial("job", hardware=HARDWARE)
-
-
+@on_sqlite
 @pytest.mark.parametrize("suggested", [{}, {"higher_is_better": False}])
 def test_another_metric_does_not_keep_the_mode_of_the_first(
     app: Flask, suggested: dict[str, bool]
@@ -187,6 +182,7 @@ def test_another_metric_does_not_keep_the_mode_of_the_first(
             replaced({"monitor": "elbo"})
 
 
+@on_sqlite
 def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
     register_sparse(REQUIRED)
     optimizer.start_trial("job", hardware=HARDWARE)
@@ -196,8 +192,10 @@ def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
     assert optimizer.start_trial("job")[1].hardware == HARDWARE
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("outcome", sorted(NO_RESULT - {"completed"}))
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [*zip(itertools.cycle(POLICIES), sorted(NO_RESULT - {"completed"}), strict=False)],
+)
 def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     app: Flask, policy: str, outcome: str
 ) -> None:
@@ -217,6 +215,7 @@ def test_a_job_whose_runs_taught_nothing_is_registered_anew(
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("outcome", [None, "no run", *get_args(Result)])
 def test_a_job_that_has_learned_or_is_about_to_is_not(app: Flask, outcome: str | None) -> None:
     register()
@@ -272,6 +271,7 @@ def test_a_start_that_waits_for_a_registration_starts_a_trial_of_the_new_job(
     assert sizes == [7]
 
 
+@on_sqlite
 def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:
     client = app.test_client()
     client.post("/jobs", json=zeus_job())

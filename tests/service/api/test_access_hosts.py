@@ -29,32 +29,21 @@ def status(app: APIFlask, path: str, **headers: str) -> int:
     return app.test_client().get(path, headers=headers).status_code
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "evil.example:8765",
-        "localhost.evil.example",
-        "0.0.0.0",
-        "192.168.0.1",
-        "[::]",
-    ],
-)
-def test_a_name_that_is_not_its_own_is_refused_everywhere(make_app: Any, host: str) -> None:
+def test_a_name_that_is_not_its_own_is_refused_everywhere(make_app: Any) -> None:
     app = make_app()
-    assert {status(app, path, Host=host) for path in PATHS} == {403}
-    answer = app.test_client().post("/api/v1/jobs", json=spec_json(), headers={"Host": host})
-    assert (answer.status_code, answer.json["code"]) == (403, "forbidden")
-    assert "ZEUS_BSO_ALLOWED_HOSTS" in answer.json["detail"]
+    names = ("evil.example", "localhost.evil.example", "0.0.0.0", "192.168.0.1", "[::]")
+    for host in (*names, "evil.example:8765"):
+        assert {status(app, path, Host=host) for path in PATHS} == {403}, host
+        answer = app.test_client().post("/api/v1/jobs", json=spec_json(), headers={"Host": host})
+        assert (answer.status_code, answer.json["code"]) == (403, "forbidden")
+        assert "ZEUS_BSO_ALLOWED_HOSTS" in answer.json["detail"]
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["localhost", "LOCALHOST:8765", "127.0.0.1:1", "127.8.8.8", "[::1]:8765", "Zeus.example:1"],
-)
-def test_its_own_names_are_taken(make_app: Any, host: str) -> None:
+def test_its_own_names_are_taken(make_app: Any) -> None:
     app = make_app(allowed_hosts="other.example, zeus.example")
-    assert status(app, "/api/v1/jobs", Host=host) == 200
+    loopback = ("localhost", "LOCALHOST:8765", "127.0.0.1:1", "127.8.8.8", "[::1]:8765")
+    for host in (*loopback, "Zeus.example:1"):
+        assert status(app, "/api/v1/jobs", Host=host) == 200, host
 
 
 @pytest.mark.parametrize("settings", [{"token": "t" * 20}, {"insecure": True}])
@@ -67,15 +56,11 @@ def test_where_no_page_has_a_token_or_all_are_let_in_any_name_is_taken(
     assert status(named, "/readyz", Host="evil.example") == 403
 
 
-@pytest.mark.parametrize(
-    "origin", ["http://[", "http://evil.example", "null", "http://localhost:3000", ""]
-)
 @pytest.mark.parametrize("settings", [{}, {"insecure": True}])
-def test_a_page_of_another_origin_is_refused(
-    make_app: Any, settings: dict[str, Any], origin: str
-) -> None:
+def test_a_page_of_another_origin_is_refused(make_app: Any, settings: dict[str, Any]) -> None:
     app = make_app(**settings)
-    assert {status(app, path, Origin=origin) for path in PATHS} == {403}
+    for origin in ("http://[", "http://evil.example", "null", "http://localhost:3000", ""):
+        assert {status(app, path, Origin=origin) for path in PATHS} == {403}, origin
     assert status(app, "/api/v1/jobs", Origin="http://localhost") == 200
 
 

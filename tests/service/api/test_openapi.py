@@ -11,10 +11,9 @@ import pytest
 import requests
 import schemathesis
 from apiflask import APIFlask
+from service.conftest import on_sqlite
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
-
-TOKEN = {"Authorization": "Bearer one-that-may-write"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +49,7 @@ def test_every_request_gets_an_answer_that_is_described(guarded: ServiceProcess)
     assert "Traceback" not in guarded.log.read_text()
 
 
+@on_sqlite
 def test_the_description_is_valid_openapi(app: APIFlask) -> None:
     assert isinstance(app.spec, dict)
     schemathesis.openapi.from_dict(app.spec).validate()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from service.conftest import on_sqlite
 from service.jobs import register
 from sqlalchemy.exc import IntegrityError
 from zeus_service import optimizer
 
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 SECRET = "a detail that only the log has"
 
 
@@ -34,38 +34,30 @@ def defective(
     return app.test_client()
 
 
-def check_log(caplog: pytest.LogCaptureFixture) -> None:
+@on_sqlite
+@pytest.mark.parametrize(
+    ("path", "mimetype", "members"),
+    [
+        ("/api/v1/jobs/job", "application/problem+json", {"code", "detail", "status"}),
+        ("/jobs/batch_size?job_id=job", "application/json", {"message"}),
+        ("/job/job", "text/html", set()),
+    ],
+)
+def test_a_defect_is_answered_in_the_form_of_its_wire_and_logged(
+    defective: FlaskClient,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    mimetype: str,
+    members: set[str],
+) -> None:
+    answer = defective.get(path, headers={"Accept": "*/*" if members else "text/html"})
+    assert (answer.status_code, answer.mimetype) == (500, mimetype)
+    if members:
+        assert members <= answer.json.keys()
+        assert answer.json.get("code", "internal_server_error") == "internal_server_error"
+    assert SECRET not in answer.text
     (record,) = (each for each in caplog.records if each.levelno >= logging.ERROR)
     assert record.exc_info
     assert "Traceback" in caplog.text
     assert SECRET in caplog.text
-
-
-@on_sqlite
-def test_the_api_answers_with_a_problem(
-    defective: FlaskClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = defective.get("/api/v1/jobs/job")
-    assert answer.mimetype == "application/problem+json"
-    assert (answer.status_code, answer.json["code"]) == (500, "internal_server_error")
-    assert SECRET not in answer.text
-    check_log(caplog)
     assert defective.get("/api/v1/jobs").status_code == 200
-
-
-@on_sqlite
-def test_zeus_client_gets_a_message(
-    defective: FlaskClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = defective.get("/jobs/batch_size?job_id=job")
-    assert (answer.status_code, set(answer.json)) == (500, {"message"})
-    assert SECRET not in answer.text
-    check_log(caplog)
-
-
-@on_sqlite
-def test_a_page_says_so(defective: FlaskClient, caplog: pytest.LogCaptureFixture) -> None:
-    answer = defective.get("/job/job", headers={"Accept": "text/html"})
-    assert (answer.status_code, answer.mimetype) == (500, "text/html")
-    assert SECRET not in answer.text
-    check_log(caplog)

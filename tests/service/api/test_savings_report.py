@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from service.conftest import on_sqlite
 from service.db.test_power_profiles import profile as any_profile
 from service.jobs import HARDWARE, OTHER
 from service.jobs import register as register_job
@@ -105,6 +106,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.saved.co2e_kg.estimate == pytest.approx(-12 / 3.6e6)
 
 
+@on_sqlite
 def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
     register()
     empty = savings.job_savings("job")
@@ -202,6 +204,7 @@ def test_totals_say_since_when_and_what_was_spent_by_the_jobs_that_count(app: Fl
     assert found.spent_energy_j + found.saved.energy_j.estimate == pytest.approx(200.0)
 
 
+@on_sqlite
 def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> None:
     register()
     report(number := start(), 30.0)
@@ -213,6 +216,7 @@ def test_a_job_that_is_registered_anew_begins_with_nothing_spent(app: Flask) -> 
     assert optimizer.get_job("job").estimated
 
 
+@on_sqlite
 def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask) -> None:
     register()
     power_profiles.put("job", profile())  # 30 J at 300 W, the default, and 25 J at 200 W
@@ -234,6 +238,7 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     assert savings.job_savings("job") == found
 
 
+@on_sqlite
 def test_a_dead_meter_saves_nothing(app: Flask) -> None:
     register()
     for _ in range(5):
@@ -266,6 +271,7 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: Flask) -> None:
     register()
     for energy_j in (90.0, 120.0, 99.0):
@@ -301,6 +307,7 @@ def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> Non
     assert (of_all().jobs, of_all().weeks) == (0, [])
 
 
+@on_sqlite
 def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(app: Flask) -> None:
     register(hardware=None)
     for hardware in (ESTIMATING, HARDWARE):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from service.jobs import HARDWARE
 from zeus_service.api import text as shown
 from zeus_service.api.messages import NextTrial, OnHardware
-from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit.policy import ArmEstimate
 
 
@@ -65,44 +64,3 @@ def test_a_table_of_batch_sizes_fits_into_100_columns() -> None:
     columns = zip(shown.BATCH_SIZES, *rows, strict=True)
     widths = [max(len(str(cell)) for cell in column) for column in columns]
     assert sum(widths) + 2 * (len(widths) - 1) <= 100
-
-
-def about(value: float) -> dict[str, float]:
-    return {"estimate": value, "low": value / 2, "high": value * 2}
-
-
-def test_money_and_carbon_are_told_where_known_and_meters_that_estimate_always() -> None:
-    saved = {"energy_j": about(7.2e6), "time_s": about(7200)}
-    rates = {"energy_kwh": about(2), "money": about(0.6), "currency": "EUR", "co2e_kg": about(0.8)}
-    rates["gpu_time_s"] = about(7200)
-    job = JobSavings.model_validate(
-        {
-            "job_id": "job",
-            "estimated": True,
-            "default_batch_size": 64,
-            "recurrences": 1,
-            "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
-            "saved": {**saved, **rates},
-            "hardware": [
-                {
-                    **asdict(HARDWARE),
-                    "meter": meter,
-                    "estimated": "estimate" in meter,
-                    "recurrences": 1,
-                    "spent": {"energy_j": 1, "time_s": 1, "cost": 1},
-                    "expected": None,
-                    "default_runs": 1,
-                    "saved": None,
-                }
-                for meter in ("cpu-estimate", "nvml")
-            ],
-        }
-    )
-    assert shown.savings_summary(job) == (
-        "saved compared with the default batch size, 64: 2.00 kWh (1.00 to 4.00 kWh), "
-        "2.00 h (1.00 to 4.00 h), EUR 0.60 (EUR 0.30 to EUR 1.20), "
-        "0.800 (0.400 to 1.60) kg CO2e; energy is estimated by cpu-estimate"
-    )
-    assert job.saved is not None
-    unpriced = replace(job.saved, money=None, co2e_kg=None)
-    assert "EUR" not in shown.savings_summary(job.model_copy(update={"saved": unpriced}))

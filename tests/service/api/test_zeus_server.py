@@ -13,6 +13,7 @@ import zeus_server
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from service.conftest import on_sqlite
 from service.jobs import spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
@@ -23,8 +24,6 @@ from zeus_service.bandit.registry import policy_of
 from zeus_service.db.jobs import specification
 
 numbers = itertools.count()
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""For the many examples of a property, which does not depend on the database."""
 
 epochs = st.lists(
     st.tuples(
@@ -200,6 +199,7 @@ def reaches(cost: float) -> list[tuple[float, float, float]]:
     return [(1.0, cost, 0.9)]
 
 
+@on_sqlite
 def test_a_start_during_an_exploration_gets_the_cheapest_known_or_the_default(app: Flask) -> None:
     job = {"batch_sizes": [8, 16, 32], "default_batch_size": 16, "eta_knob": 1.0}
     both = Both(app, {**job, "higher_is_better_metric": True})
@@ -232,6 +232,7 @@ def test_a_round_starts_from_the_cheapest_of_the_round_before_not_of_all(app: Fl
     assert not both.is_comparable()
 
 
+@on_sqlite
 def test_a_run_that_fails_cheaply_sets_the_bound_for_those_that_converge(app: Flask) -> None:
     both = Both(app, {"batch_sizes": [16, 32], "default_batch_size": 16, "eta_knob": 1.0})
     for batch_size, epochs in ((16, FAILS), (32, reaches(20.0))):
@@ -242,6 +243,7 @@ def test_a_run_that_fails_cheaply_sets_the_bound_for_those_that_converge(app: Fl
     assert both.start() is None
 
 
+@on_sqlite
 def test_a_job_whose_later_round_fails_goes_on_here_and_is_over_there(app: Flask) -> None:
     job = {"batch_sizes": [8, 16], "default_batch_size": 16, "eta_knob": 1.0, "beta_knob": None}
     both = Both(app, job)

@@ -54,30 +54,30 @@ def test_a_job_with_an_unsuited_value_is_refused_by_name(wire: Wire, field: str)
     assert wire("GET", "/api/v1/jobs/zeus-unsuited").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "job_id", ["night train", "team/night/trials", "_é日", "'", "a%2Fb", "[/b]", "...", "é" * 300]
-)
-@pytest.mark.parametrize("prefix", [1, 0])
-def test_an_id_that_zeus_server_takes_is_taken(app: Flask, job_id: str, prefix: int) -> None:
+def test_an_id_that_zeus_server_takes_is_taken(app: Flask) -> None:
     client = app.test_client()
-    given = zeus_job(job_id=job_id, job_id_prefix=job_id)
-    assert client.post("/jobs", json=given).status_code == 201
-    made = client.post("/jobs", json=zeus_job(job_id=None, job_id_prefix=job_id[:290] * prefix))
-    assert made.get_json()["job_id"].startswith(f"{job_id[:290] * prefix}-")
-    named = f"job_id={quote(job_id)}"
-    trial = client.get(f"/jobs/batch_size?{named}").get_json()
-    assert trial["job_id"] == job_id
-    assert client.post("/report", json=result(trial, metric=0.9)).get_json()["converged"]
-    assert client.patch("/trials", json=trial).status_code == 200
-    listed = [job["job_id"] for job in client.get("/api/v1/jobs").get_json()["jobs"]]
-    assert sorted([job_id, made.get_json()["job_id"]]) == listed
-    shown = client.get(f"/api/v1/jobs/{quote(job_id, safe='')}")
-    if "/" in job_id:  # a path cannot name it
-        assert shown.status_code == 404
-    else:
-        assert shown.get_json()["best_batch_size"] == 16
-    assert maintenance.rebuild(job_id)
-    assert client.delete(f"/jobs?{named}").status_code == 200
+    job_ids = ("night train", "team/night/trials", "_é日", "'", "a%2Fb", "[/b]", "...", "é" * 300)
+    for job_id in job_ids:
+        given = zeus_job(job_id=job_id, job_id_prefix=job_id)
+        assert client.post("/jobs", json=given).status_code == 201
+        for prefix in (job_id[:290], ""):
+            made = client.post("/jobs", json=zeus_job(job_id=None, job_id_prefix=prefix))
+            assert made.get_json()["job_id"].startswith(f"{prefix}-")
+        named = f"job_id={quote(job_id)}"
+        trial = client.get(f"/jobs/batch_size?{named}").get_json()
+        assert trial["job_id"] == job_id
+        assert client.post("/report", json=result(trial, metric=0.9)).get_json()["converged"]
+        assert client.patch("/trials", json=trial).status_code == 200
+        listed = [job["job_id"] for job in client.get("/api/v1/jobs").get_json()["jobs"]]
+        assert listed == sorted(listed)
+        assert {job_id, made.get_json()["job_id"]} <= set(listed)
+        shown = client.get(f"/api/v1/jobs/{quote(job_id, safe='')}")
+        if "/" in job_id:  # a path cannot name it
+            assert shown.status_code == 404
+        else:
+            assert shown.get_json()["best_batch_size"] == 16
+        assert maintenance.rebuild(job_id)
+        assert client.delete(f"/jobs?{named}").status_code == 200
 
 
 def test_a_job_id_begins_with_its_prefix(wire: Wire) -> None:

@@ -41,20 +41,6 @@ def posterior_there(there: dict[int, float]) -> CostPosterior:
     return posterior
 
 
-def test_epochs_seen_on_one_hardware_hold_on_another() -> None:
-    posterior = posterior_there({32: 0.0})
-    assert posterior.epochs.mean == pytest.approx(list(EPOCHS.values()), abs=0.02)
-    assert np.sqrt(posterior.epochs.variance).max() < 0.03
-
-
-def test_one_epoch_fixes_the_height_of_a_curve_whose_shape_is_known_from_elsewhere() -> None:
-    posterior = posterior_there({32: EPOCH_COST[32] + math.log(50)})
-    there = [value + math.log(50) for value in EPOCH_COST.values()]
-    assert posterior.is_measured
-    assert posterior.epoch_cost.mean == pytest.approx(there, abs=0.05)
-    assert np.sqrt(posterior.epoch_cost.variance).max() < 0.2
-
-
 def test_one_surprising_epoch_overrules_the_shape_from_elsewhere() -> None:
     as_expected = posterior_there({32: 1.0, 128: 1.0 + EPOCH_COST[128] - EPOCH_COST[32]})
     surprising = posterior_there({32: 1.0, 128: 2.0})
@@ -88,22 +74,8 @@ def test_on_more_or_fewer_of_the_same_devices_the_curve_goes_with_the_batch_of_e
     assert len(seen) == 4
 
 
-def test_a_single_run_that_took_far_longer_than_the_others_suggest_is_left_out() -> None:
-    epochs = curve_of({8: 2.3, 32: 2.35}, tries=1)
-    curve.add(epochs, SIZES.index(16), 2.3 + math.log(5))
-    assert without_outlier(spec(), epochs)["weight"] == [1, 0, 1, 0, 0]
-    curve.add(epochs, SIZES.index(16), 2.3 + math.log(5))  # the second run agrees
-    assert without_outlier(spec(), epochs) is epochs
-
-
 def test_a_single_run_at_the_edge_may_take_far_longer() -> None:
     """The curve may be steep there, so this is evidence like any other."""
     epochs = curve_of({8: 2.3, 16: 2.35}, tries=1)
     curve.add(epochs, SIZES.index(128), 2.3 + math.log(5))
     assert without_outlier(spec(), epochs) is epochs
-
-
-def test_costs_are_unknown_before_a_run_has_converged() -> None:
-    none = curve.new(len(SIZES))
-    assert cost_posterior(spec(), none, {HERE: curve_of(EPOCH_COST)}, HERE) is None
-    assert cost_posterior(spec(), curve_of(EPOCHS), {HERE: none}, HERE) is None

@@ -43,14 +43,6 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     assert default.spread == pytest.approx(stdev(costs) / math.sqrt(3))
 
 
-@pytest.mark.parametrize(
-    "ends", [["out_of_memory"], ["converged", *["diverged"] * 10], ["converged", "out_of_memory"]]
-)
-def test_its_trials_are_counted(ends: list[str]) -> None:
-    arms = POLICY.describe(JOB, after(*((result, 1.0) for result in ends)), HARDWARE)
-    assert sum(arm.pulls for arm in arms) == len(ends)
-
-
 def test_once_it_is_given_up_the_error_counts_it_alone() -> None:
     state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
     error = exhausted(JOB, state, HARDWARE, JOB.batch_sizes)
@@ -73,4 +65,5 @@ def test_a_default_that_never_converges_is_given_up(failures: list[str], given_u
         with pytest.raises(NoBatchSizeLeft):
             next_choice(POLICY, JOB, state, np.random.default_rng(0))
     saved = after(("converged", 1.0), *ends * 10)
+    assert sum(arm.pulls for arm in POLICY.describe(JOB, saved, HARDWARE)) == 1 + 10 * len(ends)
     assert next_choice(POLICY, JOB, saved, np.random.default_rng(0)) == CHOICE

@@ -10,6 +10,7 @@ import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from service.conftest import on_sqlite
 from service.jobs import HARDWARE, OTHER, PastTrial, next_choice, register, report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
@@ -84,7 +85,7 @@ def play(job_id: str, moves: list[Any]) -> None:
     target=st.sampled_from([0.5, None]),  # None: it is learned
 )
 @settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -118,6 +119,7 @@ def eras(job: Job) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+@on_sqlite
 @pytest.mark.parametrize("first", ["diverged", "interrupted"])
 def test_a_trial_that_runs_again_leaves_no_rounding_in_its_era(app: Flask, first: str) -> None:
     """Its cost hides the digits of a small one; if both run again, the era has spent nothing."""
@@ -133,6 +135,7 @@ def test_a_trial_that_runs_again_leaves_no_rounding_in_its_era(app: Flask, first
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", ["zeus", "information_directed"])
 def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: str) -> None:
     """The fourth end without a result counts; without the first one, it was the third."""
@@ -154,6 +157,7 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
     assert not any(trial.counted for trial in optimizer.list_trials("job"))
 
 
+@on_sqlite
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
     app: Flask, name: str

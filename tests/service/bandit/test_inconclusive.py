@@ -15,7 +15,6 @@ from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
 
 policies = pytest.mark.parametrize("policy", ["zeus", "information_directed"])
-outcomes = pytest.mark.parametrize("outcome", sorted(RESUMABLE))
 
 
 def distance(batch_size: int) -> float:
@@ -66,8 +65,13 @@ def always(outcome: Outcome) -> Callable[[int], Outcome]:
 
 
 @policies
-@outcomes
-@pytest.mark.parametrize("bad", [{32}, {32, 64, 128}, {16, 32, 64, 128}, {8, 16, 32}])
+@pytest.mark.parametrize(
+    ("outcome", "bad"),
+    [
+        *((outcome, {32}) for outcome in sorted(RESUMABLE)),
+        *(("errored", bad) for bad in ({32, 64, 128}, {16, 32, 64, 128}, {8, 16, 32})),
+    ],
+)
 def test_a_default_that_never_gets_to_a_result_does_not_hold_up_the_job(
     policy: str, outcome: Outcome, bad: set[int]
 ) -> None:
@@ -112,7 +116,7 @@ def test_trials_that_resumed_runs_withdraw_pass_over_no_batch_size(policy: str) 
 
 @policies
 def test_trials_that_end_now_and_then_without_a_result_cost_no_batch_size(policy: str) -> None:
-    for seed in range(10):
+    for seed in range(5):
         job, rng = Job(policy, seed), np.random.default_rng(seed)
         for _ in range(100):
             job.run(lambda _: "interrupted" if rng.random() < 0.2 else "converged")  # noqa: B023
@@ -120,14 +124,11 @@ def test_trials_that_end_now_and_then_without_a_result_cost_no_batch_size(policy
 
 
 @policies
-@pytest.mark.parametrize("outcome", ["lost", "interrupted", "errored"])
-def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(
-    policy: str, outcome: Outcome
-) -> None:
+def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(policy: str) -> None:
     job = Job(policy)
     for _ in range(3):
-        job.run(always(outcome))
-    assert passed_over(job.state) == {32: outcome}
+        job.run(always("lost"))
+    assert passed_over(job.state) == {32: "lost"}
     job.run(always("converged"))  # another one
     back, *others = job.trials
     job.state = fold.revive(job.spec, job.state, back, others)

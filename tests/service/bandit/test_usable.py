@@ -11,6 +11,7 @@ from flask import Flask
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from service.bandit.test_contract import learning_policies, moves, play, policies, specs
+from service.conftest import on_sqlite
 from service.jobs import HARDWARE, observation, register, spec
 from zeus_service import counters, optimizer
 from zeus_service.bandit.policy import NoBatchSizeLeft, Policy, State
@@ -46,6 +47,7 @@ def test_usable_batch_sizes_that_all_fail_are_an_error_and_not_a_loop(policy: Po
     assert policy.next_batch_size(job, state, HARDWARE, rng, [64]).batch_size == 64
 
 
+@on_sqlite
 def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) -> None:
     register(policy="default", batch_sizes=[32, 48], default_batch_size=32)
     before = counters.exhausted_starts._value.get()

@@ -44,15 +44,6 @@ def prune(job: JobSpec, outcomes: list[Mapping[int, float | Result]]) -> tuple[l
     return order, state
 
 
-def test_the_next_round_starts_from_the_cheapest_survivor_over_the_survivors() -> None:
-    first: dict[int, float | Result] = {32: 20.0, 16: 10.0, 8: 30.0, 64: 40.0, 128: "diverged"}
-    second = {16: 10.0, 8: 30.0, 32: 20.0, 64: 40.0}
-    order, state = prune(spec(), [first, second])
-    assert order == [32, 16, 8, 64, 128, 16, 8, 32, 64]
-    assert policy.stage(spec(), state, HARDWARE) == "sampling"
-    assert state["candidates"] == [8, 16, 32, 64]
-
-
 def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0)
@@ -104,14 +95,6 @@ def test_explorations_in_flight_count_when_arms_are_short_of_observations() -> N
     for _ in range(2):
         state = policy.begin(job, state, next_choice(policy, job, state, RNG), HARDWARE)
     assert next_choice(policy, job, state, RNG) == Choice(32, "concurrent")
-
-
-def test_an_arm_that_is_clearly_cheaper_is_always_taken() -> None:
-    costs = {8: 100.0, 16: 10.0, 32: 100.0, 64: 100.0, 128: 100.0}
-    noisy = {b: c * 1.01 for b, c in costs.items()}
-    _, state = prune(spec(), [costs, noisy])
-    choices = {next_choice(policy, spec(), state, np.random.default_rng(s)) for s in range(100)}
-    assert choices == {Choice(16, "exploit")}
 
 
 def observe(job: JobSpec, state: State, batch_size: int, cost: float, result: Result) -> State:
@@ -214,12 +197,6 @@ def test_with_a_window_the_bound_forgets_a_lucky_run_of_a_pruned_arm() -> None:
     assert policy.cost_bound(job, state, HARDWARE) == 100.0
 
 
-def test_a_cost_of_zero_sets_no_bound() -> None:
-    job, state = spec(), policy.initial_state(spec())
-    state = observe(job, state, 32, 0.0, "converged")
-    assert math.isinf(policy.cost_bound(job, state, HARDWARE))
-
-
 def test_a_window_forgets_what_is_older() -> None:
     job = spec(num_pruning_rounds=0, batch_sizes=[16, 32], window_size=3)
     state = policy.initial_state(job)
@@ -233,8 +210,9 @@ def test_a_window_forgets_what_is_older() -> None:
     assert (arm.pulls, arm.mean) == (3, pytest.approx(110.0))
 
 
-def test_the_bound_is_beta_times_the_lowest_cost_that_converged() -> None:
+def test_the_bound_is_beta_times_the_lowest_cost_above_zero_that_converged() -> None:
     job, state = spec(beta_knob=1.5), policy.initial_state(spec())
+    _, state = run(job, state, 0.0)
     assert math.isinf(policy.cost_bound(job, state, HARDWARE))
     _, state = run(job, state, 20.0)
     _, state = run(job, state, 10.0, "early_stopped")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from service.conftest import on_sqlite
 from service.jobs import START, register, report, spec_json
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
@@ -159,7 +160,7 @@ def test_nothing_in_a_trials_life_costs_more_on_a_job_with_a_long_history(
 
 
 # Of the others, the statistics of their tables decide.
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_what_pages_and_prometheus_ask_for_ever_again_reads_few_rows(
     app: Flask, long_history: None
 ) -> None:

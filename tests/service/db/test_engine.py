@@ -11,6 +11,7 @@ import requests
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from service.conftest import on_sqlite
 from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
 from waiting import LIMIT_S
@@ -80,7 +81,7 @@ def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: Serv
     assert requests.get(f"{jobs}/{job_id}", timeout=LIMIT_S).status_code == 404
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) -> None:
     register(job_id="old")
     path = Path(database_url.removeprefix("sqlite:///"))
@@ -95,9 +96,9 @@ def test_a_file_that_was_replaced_is_read_anew(app: Flask, database_url: str) ->
     assert [job.job_id for job, _ in optimizer.list_jobs()] == ["newer", "old"]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 @pytest.mark.parametrize("used", [True, False])
-def test_a_file_that_was_removed_is_an_outage_and_is_not_made_anew(
+def test_a_file_that_was_removed_or_damaged_is_an_outage_and_is_not_made_anew(
     app: Flask, database_url: str, used: bool
 ) -> None:
     client, path = app.test_client(), Path(database_url.removeprefix("sqlite:///"))
@@ -106,14 +107,16 @@ def test_a_file_that_was_removed_is_an_outage_and_is_not_made_anew(
     kept = {part: part.read_bytes() for part in path.parent.glob(f"{path.name}*")}
     for part in kept:
         part.unlink()
-    for _ in range(2):
+    for damaged in (False, True):
+        if damaged:
+            path.write_text("this is not a database" * 1000)
         for answer in (
             client.get("/api/v1/jobs"),
             client.post("/api/v1/jobs", json=spec_json()),
             client.get("/readyz"),
         ):
             assert (answer.status_code, answer.get_json()["code"]) == (503, "unavailable")
-    assert not path.exists()
+        assert path.exists() == damaged
     for part, content in kept.items():
         part.write_bytes(content)
     assert client.get("/api/v1/jobs").status_code == 200

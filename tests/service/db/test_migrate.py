@@ -14,7 +14,6 @@ from typing import Any
 
 import flask_migrate
 import pytest
-import requests
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -25,7 +24,7 @@ from forked import in_forked_child
 from service.jobs import register, report
 from service.test_cli import one_error, zeus_service
 from service_fork import ServiceFork
-from service_process import ServiceProcess, free_port
+from service_process import free_port
 from sqlalchemy import Engine, create_engine, func, inspect, select
 from waiting import LIMIT_S
 from zeus_service import create_app, optimizer
@@ -242,18 +241,6 @@ def test_a_file_that_this_user_cannot_write_is_reported_by_name() -> None:
         path.chmod(0o444)
         Path(folder).chmod(0o755)
         in_forked_child(try_to_serve_as_nobody)
-
-
-def test_a_file_damaged_while_serving_is_reported_as_unavailable(
-    own_service: ServiceProcess,
-) -> None:
-    path = Path(own_service.database_url.removeprefix("sqlite:///"))
-    for part in path.parent.glob(f"{path.name}-*"):
-        part.unlink()
-    path.write_text("this is not a database" * 1000)
-    answer = requests.get(f"{own_service.url}/api/v1/jobs", timeout=LIMIT_S)
-    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
-    assert requests.get(f"{own_service.url}/healthz", timeout=LIMIT_S).ok
 
 
 def test_a_file_that_is_no_database_is_reported_by_name(tmp_path: Path) -> None:

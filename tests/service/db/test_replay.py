@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from flask import Flask
+from service.conftest import on_sqlite
 from service.jobs import OTHER, register, report
 from zeus_service import maintenance, optimizer
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import POLICIES
-
-policies = pytest.mark.parametrize("policy", POLICIES)
 
 
 def complete(number: int, *metrics: float) -> str | None:
@@ -19,15 +18,15 @@ def complete(number: int, *metrics: float) -> str | None:
     return optimizer.end_trial("job", number, "completed").outcome
 
 
-@policies
+@on_sqlite
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_knows_as_much_of_baselines_as_of_controls_that_stopped_at_the_target(
     app: Flask, policy: str
 ) -> None:
-    """Baselines that end in any order, with a failure between them, on two kinds of hardware."""
+    """Baselines that end in any order, with a failure between them."""
     register(policy=policy, hardware=None, target_metric=None)
-    hardware = [OTHER, OTHER, OTHER, OTHER]
-    for each in hardware:
-        optimizer.start_trial("job", hardware=each)
+    for _ in range(4):
+        optimizer.start_trial("job", hardware=OTHER)
     optimizer.end_trial("job", 2, "diverged")
     for number in (4, 1, 3):
         complete(number, 0.1, 0.7, 0.7, 0.3)
@@ -37,8 +36,8 @@ def test_a_job_knows_as_much_of_baselines_as_of_controls_that_stopped_at_the_tar
 
     maintenance.delete_job("job", force=True)
     register(policy=policy, hardware=None, target_metric=0.7)
-    for each in hardware:
-        optimizer.start_trial("job", hardware=each, control=True)
+    for _ in range(4):
+        optimizer.start_trial("job", hardware=OTHER, control=True)
     optimizer.end_trial("job", 2, "diverged")
     for number in (4, 1, 3):
         for epoch, metric in ((1, 0.1), (2, 0.7)):
@@ -49,6 +48,7 @@ def test_a_job_knows_as_much_of_baselines_as_of_controls_that_stopped_at_the_tar
     assert learned.best_batch_size == 32
 
 
+@on_sqlite
 def test_what_a_baseline_spent_counts_up_to_the_target_or_whole_if_it_missed_it(app: Flask) -> None:
     register(target_metric=None, baseline_runs=2)
     for _ in range(3):
@@ -63,6 +63,7 @@ def test_what_a_baseline_spent_counts_up_to_the_target_or_whole_if_it_missed_it(
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("last", ["completed", "diverged"])
 def test_a_baseline_that_completes_ends_the_failures_in_a_row(app: Flask, last: Outcome) -> None:
     register(target_metric=None, baseline_runs=2)

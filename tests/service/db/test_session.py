@@ -17,7 +17,7 @@ from databases import waiting_sessions
 from flask import Flask
 from service.api.wires import Api
 from service.api.wires import report as report_json
-from service.conftest import application
+from service.conftest import application, on_sqlite
 from service.db.races import add_one, just_before, on_servers, trials_of
 from service.jobs import START, register, report, spec_json
 from service_process import ServiceProcess
@@ -72,8 +72,7 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
                 answers.append(start)
                 if start.ok:
                     for sequence in (1, 2):
-                        figures = {"epoch": sequence, "time_s": 1.0, "energy_j": 1.0}
-                        body = {"sequence": sequence, "metric": sequence / 2, **figures}
+                        body = report_json(sequence, metric=sequence / 2)
                         path = f"{job}/trials/{start.json()['trial_number']}/reports"
                         of_it = {"generation": start.json()["generation"]}
                         answers.append(session.post(path, json=body, params=of_it))
@@ -196,6 +195,7 @@ def test_what_happens_before_the_lock_is_seen_behind_it(app: Flask, database_url
         optimizer.report("job", 1, report(1))
 
 
+@on_sqlite
 def test_all_transactions_of_a_request_share_one_deadline(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from databases import migrated_database
 from flask.testing import FlaskClient
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from service.conftest import application
+from service.jobs import report
 from waiting import LIMIT_S, wait_until
+from zeus_service import optimizer
 
 expect.set_options(timeout=1000 * LIMIT_S)
 CHROMIUM = shutil.which("chromium")
@@ -77,3 +81,17 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of an application on SQLite, within its context."""
     with migrated_database("sqlite", tmp_path) as url, application(url) as app:
         yield app.test_client()
+
+
+def text_of(client: FlaskClient, address: str) -> str:
+    """The text of a page, without its markup."""
+    page = re.sub(r"<[^>]*>", " ", client.get(address).text.split("<main", 1)[1])
+    return " ".join(unescape(page).split())
+
+
+def converge(job_id: str, *energies_j: float) -> None:
+    """Runs that converge, of a second for each kJ."""
+    for energy_j in energies_j:
+        number = optimizer.start_trial(job_id)[1].trial_number
+        amounts = {"energy_j": energy_j, "time_s": energy_j / 1000, "metric": 0.95}
+        optimizer.report(job_id, number, report(1, **amounts))

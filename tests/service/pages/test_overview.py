@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
-from html import unescape
 from typing import Any
 
 from flask.testing import FlaskClient
-from service.jobs import register, report
+from service.jobs import register
+from service.pages.conftest import converge, text_of
 from sqlalchemy import update
 from zeus_service import optimizer
 from zeus_service.config import Config
@@ -21,19 +21,6 @@ from zeus_service.units import MINUS
 
 def set_config(client: FlaskClient, **settings: Any) -> None:
     client.application.extensions["zeus_config"] = Config(**settings)
-
-
-def converge(job_id: str, *energies_j: float) -> None:
-    for energy_j in energies_j:
-        number = optimizer.start_trial(job_id)[1].trial_number
-        amounts = {"energy_j": energy_j, "time_s": energy_j / 1000, "metric": 0.95}
-        optimizer.report(job_id, number, report(1, **amounts))
-
-
-def text_of(client: FlaskClient, address: str) -> str:
-    """The text of a page, without its markup."""
-    page = re.sub(r"<[^>]*>", " ", client.get(address).text.split("<main", 1)[1])
-    return " ".join(unescape(page).split())
 
 
 def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth(
@@ -65,6 +52,8 @@ def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: Fla
     assert "Jobs that saved the most" not in text_of(client, "/savings")
     assert "\N{MINUS SIGN}500 Wh \N{MINUS SIGN}25 %" in text_of(client, "/")
     assert "-25 %" not in text_of(client, "/")
+    spent = "Spent more than the default 500 Wh 25 % more energy, 30.0 min more training"
+    assert spent in text_of(client, "/job/job")
 
 
 def test_the_list_says_what_its_columns_are(client: FlaskClient) -> None:

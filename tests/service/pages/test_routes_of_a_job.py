@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from html import unescape
+from contextlib import suppress
 
 import pytest
 from flask.testing import FlaskClient
 from service.jobs import HARDWARE, OTHER, register, report
+from service.pages.conftest import converge, text_of
 from sqlalchemy import update
 from zeus_service import optimizer
+from zeus_service.bandit.outcomes import Outcome
 from zeus_service.config import Config
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job
-
-
-def text_of(client: FlaskClient, address: str) -> str:
-    """The text of a page, without its markup."""
-    page = re.sub(r"<[^>]*>", "", client.get(address).text.split("<main", 1)[1])
-    return " ".join(unescape(page).split())
+from zeus_service.errors import ExhaustedJob
 
 
 def test_a_job_says_why_it_needs_attention(client: FlaskClient) -> None:
@@ -35,38 +33,25 @@ def test_a_job_says_why_it_needs_attention(client: FlaskClient) -> None:
     assert "stale · No run since 29 May 2026 ·" in text_of(client, "/job/job")
 
 
-def converge(*energies_j: float) -> None:
-    """Runs of the job `job` that converge, of 3.6 s for each kJ."""
-    for energy_j in energies_j:
-        number = optimizer.start_trial("job")[1].trial_number
-        amounts = {"energy_j": energy_j, "time_s": energy_j / 1000, "metric": 0.95}
-        optimizer.report("job", number, report(1, **amounts))
-
-
 def test_savings_are_not_shown_until_there_is_something_to_compare(client: FlaskClient) -> None:
     register(policy="zeus", mab_num_explorations=1)
-    converge(3.6e6)
+    unknown = "savings are known once a run with the default 32 converges"
+    assert unknown in text_of(client, "/job/job")
+    converge("job", 3.6e6)
     text = text_of(client, "/job/job")
     assert "savings are known once another batch size has run" in text
     assert "95 % interval of the energy saved" not in text
-    converge(1.8e6)
+    converge("job", 1.8e6)
     text = text_of(client, "/job/job")
     assert "Saved 1.80 kWh" not in text
     assert "Saved 500 Wh 25 % less energy, 30.0 min less training than with the default 32" in text
-
-
-def test_a_job_that_spends_more_than_its_default_says_so(client: FlaskClient) -> None:
-    register(policy="zeus", mab_num_explorations=1)
-    converge(3.6e6, 5.4e6)
-    text = text_of(client, "/job/job")
-    assert "Spent more than the default 500 Wh 25 % more energy, 30.0 min more training" in text
 
 
 def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
     client: FlaskClient,
 ) -> None:
     register(eta_knob=0.25)
-    converge(100.0)
+    converge("job", 100.0)
     for number in (2, 3, 4):
         optimizer.start_trial("job")
         optimizer.report("job", number, report(1, energy_j=1e6, time_s=1.0, metric=0.1))
@@ -83,7 +68,7 @@ def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
 
 def test_runs_have_a_price_where_prices_are_set(client: FlaskClient) -> None:
     register()
-    converge(3.6e6)
+    converge("job", 3.6e6)
     assert "EUR" not in text_of(client, "/job/job")
     prices = {"price_per_kwh": 0.5, "price_per_gpu_hour": 2.0}
     client.application.extensions["zeus_config"] = Config(currency="EUR", **prices)
@@ -95,7 +80,7 @@ def test_runs_have_a_price_where_prices_are_set(client: FlaskClient) -> None:
 
 def test_a_job_with_one_batch_size_does_not_wait_for_another(client: FlaskClient) -> None:
     register(batch_sizes=[32])
-    converge(3.6e6)
+    converge("job", 3.6e6)
     assert "savings are known once" not in text_of(client, "/job/job")
 
 
@@ -110,19 +95,26 @@ def test_the_share_that_is_saved_is_the_same_on_every_page(client: FlaskClient) 
     assert "500 Wh 25 %" in text_of(client, "/")
 
 
-def test_a_job_without_a_batch_size_left_says_how_many_were_not_tried(client: FlaskClient) -> None:
-    register(policy="zeus", batch_sizes=[8, 16, 32], default_batch_size=8)
-    optimizer.start_trial("job")
-    optimizer.end_trial("job", 1, "out_of_memory")
-    text = text_of(client, "/job/job")
-    assert "No batch size is left to try: 1 ran out of memory, 2 were not triedUse another" in text
-    assert "All 3 batch sizes failed" not in text
-    assert "No batch size is left to try; the latest run: out of memory" in text_of(client, "/")
-
-
-def test_a_job_whose_batch_sizes_were_all_tried_says_that_all_failed(client: FlaskClient) -> None:
-    register(policy="zeus", batch_sizes=[16, 32])
-    for number in (1, 2):
-        optimizer.start_trial("job")
-        optimizer.end_trial("job", number, "out_of_memory")
-    assert "All 2 batch sizes failed: 2 ran out of memoryUse another" in text_of(client, "/job/job")
+@pytest.mark.parametrize(
+    ("sizes", "default", "outcome", "title"),
+    [
+        ([32], 32, "diverged", "The only batch size failed: 1 diverged"),
+        ([16, 32], 32, "out_of_memory", "All 2 batch sizes failed: 2 ran out of memory"),
+        (
+            *([8, 16, 32], 8, "out_of_memory"),
+            "No batch size is left to try: 1 ran out of memory, 2 were not tried",
+        ),
+    ],
+)
+def test_a_job_without_a_batch_size_left_says_how_they_failed(
+    client: FlaskClient, sizes: list[int], default: int, outcome: Outcome, title: str
+) -> None:
+    register(policy="zeus", batch_sizes=sizes, default_batch_size=default)
+    with suppress(ExhaustedJob):
+        for number in itertools.count(1):
+            optimizer.start_trial("job")
+            optimizer.end_trial("job", number, outcome)
+    assert f"{title} Use another job_id" in text_of(client, "/job/job")
+    listed = "The only batch size failed" if len(sizes) == 1 else "No batch size is left to try"
+    latest = f"{listed}; the latest run: {outcome.replace('_', ' ')} exhausted"
+    assert latest in text_of(client, "/")

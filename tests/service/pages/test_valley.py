@@ -127,13 +127,6 @@ def test_the_batch_size_of_the_next_run_is_marked(batch_size: int, text: str) ->
     assert lines[text]["x0"] == spec().batch_sizes.index(batch_size)
 
 
-def test_the_legend_shows_batch_sizes_by_colour_not_by_how_a_run_ended() -> None:
-    rows = [row(outcome="diverged"), row(trial_number=2), row(trial_number=3, outcome="errored")]
-    (trace,) = figures.costs(job(), rows)["data"]
-    assert trace["x"] == [None, 1, 2, 3]
-    assert trace["marker"]["symbol"] == ["circle", "star", "circle", "x-thin-open"]
-
-
 def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs() -> None:
     other = replace(HARDWARE, device_model="Other", max_power_w=300.0)
     rows = [row(cost=9000.0), row(trial_number=2, cost=100.0, hardware=other)]

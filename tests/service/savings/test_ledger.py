@@ -12,16 +12,13 @@ from hypothesis import given, strategies
 from service.jobs import HARDWARE, spec
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
-from zeus_service.savings import expected
 from zeus_service.savings.expected import Expected, Ledger
 from zeus_service.savings.ledger import new_ledger
-from zeus_service.savings.lognormal import t_quantile
 from zeus_service.savings.power import Profile
 
 from benchmarks.savings import Ended, JobLedger
 
 ETA_1 = spec(eta_knob=1.0)  # cost is energy; the default batch size is 32
-PROFILE = [(100.0, 20.0, 0.30), (200.0, 25.0, 0.24), (300.0, 30.0, 0.21)]
 
 
 class Job(JobLedger):
@@ -65,24 +62,6 @@ class Job(JobLedger):
     def saved_j(self) -> float:
         assert self.saved is not None
         return self.saved.energy_j.estimate
-
-
-def test_the_error_is_students_with_the_noise_of_all_batch_sizes() -> None:
-    job = Job()
-    for energy_j in (100.0, 104.0, 98.0):
-        job.run(32, energy_j, 10.0)
-    for energy_j in (70.0, 73.0):
-        job.run(64, energy_j, 7.0)
-    logs = [np.log([100.0, 104.0, 98.0]), np.log([70.0, 73.0])]
-    squares = sum(float(((log - log.mean()) ** 2).sum()) for log in logs)
-    degrees = 3 + expected.PRIOR_DEGREES
-    prior = expected.PRIOR_DEGREES * expected.PRIOR_NOISE**2
-    relative = [
-        math.expm1(t_quantile(degrees) * math.sqrt((each + prior) / degrees / 3))
-        for each in (squares, 0.0)
-    ]
-    assert job.expected.energy_error_j == pytest.approx(relative[0] * 302 / 3, rel=1e-5)
-    assert job.expected.time_error_s == pytest.approx(relative[1] * 10, rel=1e-5)
 
 
 def test_a_meter_that_never_measured_gives_no_expectation() -> None:

@@ -18,7 +18,8 @@ import psutil
 import pytest
 import requests
 from databases import DATABASES, migrated_database, waiting_sessions
-from service.conftest import application
+from service.api.wires import report
+from service.conftest import application, on_sqlite
 from service.jobs import START, spec_json
 from service.test_seen_from_outside import metrics
 from service_fork import run_to_its_end
@@ -48,11 +49,6 @@ def generation(started: requests.Response) -> str:
     assert started.status_code == 201
     known: str = started.json()["generation"]
     return known
-
-
-def report(sequence: int) -> dict[str, Any]:
-    figures = {"epoch": sequence, "time_s": 1.0 * sequence, "energy_j": 1.0, "metric": 0.1}
-    return {"sequence": sequence, **figures}
 
 
 @contextlib.contextmanager
@@ -203,6 +199,7 @@ def in_new_process(program: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@on_sqlite
 def test_only_the_entry_points_of_serving_patch(database_url: str) -> None:
     check = "from gevent import monkey; assert not monkey.is_anything_patched()"
     programs = [

@@ -17,7 +17,6 @@ from service_process import ServiceProcess
 KEEPALIVE_S = 10
 """How long the service waits for a request's head."""
 HEAD = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-JSON = {"Content-Type": "application/json"}
 STOPS = {
     "before the first byte": b"",
     "in the request line": b"POST /api/v1",

@@ -82,11 +82,6 @@ def test_the_table_says_what_each_policy_spends(traces: Path) -> None:
     assert 50 < int(share.rstrip("%")) <= 100
 
 
-def test_the_same_command_gives_the_same_table() -> None:
-    arguments = ("--seeds=2", "--recurrences=20")
-    assert simulate(*arguments).stdout == simulate(*arguments).stdout
-
-
 def test_the_replays_are_written_as_csv(traces: Path, tmp_path: Path) -> None:
     path = tmp_path / "replays.csv"
     simulate(f"--traces={traces}", *LETTERS, "--policy=zeus", "--seeds=4", f"--csv={path}")

@@ -37,12 +37,6 @@ def test_two_processes_give_what_one_gives_in_the_same_order() -> None:
     assert list(run_all(EXPERIMENTS, jobs=2)) == list(run_all(EXPERIMENTS, jobs=1))
 
 
-def test_results_come_one_by_one() -> None:
-    results = run_all(EXPERIMENTS, jobs=1)
-    assert next(results) == EXPERIMENTS[0].run()
-    assert len(list(results)) == len(EXPERIMENTS) - 1
-
-
 def trial(recurrence: int, batch_size: int, result: Result, cost: float) -> SimulatedTrial:
     return SimulatedTrial(recurrence, 1, batch_size, 100.0, "explore", result, 1, 2.0, 3.0, cost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,7 @@ def test_a_target_that_is_never_reached_is_told(traces: Path) -> None:
         (POWER, "power_limit", "-1", "greater than 0"),
         (POWER, "time_per_epoch", "", "a valid number"),
         (POWER, "average_power", "0", "greater than 0"),
+        (POWER, "average_power", "1e200", "less than or equal to"),
     ],
 )
 def test_an_invalid_number_is_reported_with_its_row(
@@ -154,18 +156,43 @@ def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -
     }
 
 
+HEADER = "group,start_time,more,end_time,dataset,runtime_ratio\n"
 GROUPS = """\
-group,start_time,end_time,dataset,runtime_ratio
-a,100.0,160.0,cifar100,1.5
-b,0,10,squad,0.25
-a,20.5,90,cifar100,0.5
+a,100.0,,160.0,cifar100,1.5
+b,0,,10, squad ,0.25
+a, 20.5 ,x,90,cifar100,0.5
 """
 
 
-def test_a_group_is_read_in_the_order_of_its_starts(tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv"
-    path.write_text(GROUPS)
+@pytest.mark.parametrize("name", ["groups.csv", "groups.csv.xz"])
+def test_groups_are_read_in_the_order_of_their_starts(tmp_path: Path, name: str) -> None:
+    path, content = tmp_path / name, f"{HEADER}{GROUPS}".encode("utf-8-sig")
+    path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
     assert recordings.read_groups(path) == [
         Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
         Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.csv", b"group,start_time\na,0\n", ", row 2, end_time: Field required"),
+        ("x.csv", f"{HEADER}a,0,,1,b,1\na\n".encode(), ", row 3, start_time: Input should be"),
+        ("x.csv", b"\xff\xfe\x00", ": cannot be read as CSV"),
+        ("x.csv", f'{HEADER}a,0,,1,b,"1\n'.encode(), ": cannot be read as CSV"),
+        ("x.csv.xz", b"not compressed", ": cannot be read as CSV"),
+        ("x.csv.xz", lzma.compress(b"group")[:-9], ": cannot be read as CSV"),
+        ("x.csv", None, ": cannot be read as CSV: [Errno 2] No such file"),
+        ("x.csv.xz", None, ": cannot be read as CSV: [Errno 2] No such file"),
+    ],
+)
+def test_an_invalid_file_is_reported(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SimulationError) as caught:
+        recordings.read_groups(path)
+    assert str(caught.value).startswith(f"{path}{message}")

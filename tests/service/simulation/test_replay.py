@@ -25,7 +25,7 @@ policies = pytest.mark.parametrize("policy", POLICIES)
 
 @policies
 @given(seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_every_recurrence_is_tried_until_it_reaches_the_target(policy: str, seed: int) -> None:
     workload = synthetic_workload(seed)
     trials = replay(workload, workload.spec(policy=policy, seed=seed), 40)

@@ -26,7 +26,7 @@ def costs(workload: Workload) -> list[float]:
 
 
 @given(seed=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_seed_gives_one_workload_that_can_be_registered(seed: int) -> None:
     workload = synthetic_workload(seed)
     assert workload == synthetic_workload(seed)
@@ -34,7 +34,7 @@ def test_a_seed_gives_one_workload_that_can_be_registered(seed: int) -> None:
 
 
 @given(seed=seeds)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_default_always_reaches_the_target_at_a_bearable_cost(seed: int) -> None:
     for workload in (synthetic_workload(seed), *drifting_workload(seed).phases[:1]):
         setting = workload.settings[workload.default_batch_size]
@@ -64,7 +64,7 @@ def test_some_ends_are_infeasible_and_some_runs_are_noisy() -> None:
 
 
 @given(seed=seeds)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_drift_moves_the_optimum_by_several_batch_sizes(seed: int) -> None:
     drift = drifting_workload(seed)
     first, last = (math.log2(phase.oracle(0.5)) for phase in (drift.phases[0], drift.phases[-1]))
