@@ -169,6 +169,10 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         self._private_file = temporary_file()  # named before Lightning launches ranks
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy or pickle: that of the callback without its running fit."""
+        return vars(self) | {"_client": None, "_fit": None, "_late_error": None}
+
     @property
     def batch_size(self) -> int | None:
         """The batch size of the last `fit`'s trial; None if it had none."""

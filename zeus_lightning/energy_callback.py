@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -48,6 +49,10 @@ class ZeusEnergyCallback(Callback):
         self._stage = ""
         self.spent = Reading(0.0, 0.0)
         """The joules and seconds of the last fit, validation, test or prediction."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy or pickle, which has no part in a running measurement."""
+        return vars(self) | {"_meter": None, "_counts": False}
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import cProfile
 import csv
 import logging
-import pickle
 import sys
 import sysconfig
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from forked import in_forked_child
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -359,21 +356,3 @@ def test_a_job_that_is_not_named_is_told_its_id(
     trainer(callback).fit(Net(), Data())
     told = f"zeus: the job is '{callback.job.job_id}', named after"
     assert caplog.text.count(told) == 1
-
-
-def test_a_copy_or_pickle_of_a_callback_trains_a_trial_of_its_own(service: ServiceProcess) -> None:
-    job = new_job()
-    callback = zeus(service.url, job_id=job, batch_sizes=[8])
-    for _ in range(2):  # before its fit, and after
-        for each in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback)), callback):
-            trainer(each).fit(Net(), Data())
-            assert each.outcome == "converged"
-    assert outcomes(service.url, job) == ["converged"] * 6
-
-
-def test_a_copy_in_a_forked_process_keeps_its_trial_to_itself(service: ServiceProcess) -> None:
-    job = new_job()
-    callback = zeus(service.url, job_id=job)
-    in_forked_child(lambda: trainer(callback).fit(Net(), Data()))
-    assert outcomes(service.url, job) == ["converged"]
-    assert (callback.trial, callback.outcome) == (None, None)

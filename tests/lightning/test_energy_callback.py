@@ -249,11 +249,17 @@ def test_beside_the_power_limit_callback_both_read(
 
 
 def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]]) -> None:
-    callback = ZeusEnergyCallback("cpu-estimate")
-    trainer(callback, max_epochs=1).fit(Net(), Data())
-    for each in (callback, copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+    class Copies(Callback):
+        def on_train_epoch_end(self, *args: Any) -> None:
+            self.copies = [copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))]
+
+    callback, copies = ZeusEnergyCallback("cpu-estimate"), Copies()
+    for _ in range(2):
+        trainer(callback, copies, max_epochs=1).fit(Net(), Data())
+    assert len(lines()) == 2
+    for each in (callback, *copies.copies):
         trainer(each, max_epochs=1).fit(Net(), Data())
-    assert len(lines()) == 4
+    assert len(lines()) == 5
 
 
 def test_lightning_cli_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
