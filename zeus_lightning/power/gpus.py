@@ -13,7 +13,7 @@ from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.amd import torch_is_rocm
 from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.profiler import Disturbance, Window
-from zeus_lightning.power.restore import TemporaryLimit
+from zeus_lightning.power.restore import TemporaryLimit, restore_all
 from zeus_lightning.zeusd import Zeusd
 
 
@@ -86,6 +86,11 @@ class Gpus:
             limit.check_permission()
         if self._zeusd is not None:
             rank_zero_info(f"zeus: power limits are set and restored through {self._zeusd}")
+
+    def restore_left(self) -> None:
+        """Restore the limits that killed processes left, as far as that is allowed."""
+        for _, _, message in restore_all(self.uuids):
+            _warn(message)
 
     def limit_w(self) -> int:
         """Return the current limit in whole watts; the highest if the GPUs' limits differ."""

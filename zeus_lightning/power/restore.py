@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -135,14 +135,19 @@ class TemporaryLimit:
         return "" if restored else message
 
 
-def restore_all() -> Iterator[tuple[str, bool, str]]:
+def restore_all(uuids: Collection[str] | None = None) -> Iterator[tuple[str, bool, str]]:
     """Restore every limit that a killed process left.
+
+    Args:
+        uuids: Of the GPUs. Default: all.
 
     Yields:
         A GPU's UUID; whether nothing remains to be done, also because a live process will restore
         the limit; and what was done, or why nothing was.
     """
     for path in sorted(records_folder().glob("*.json")):
+        if uuids is not None and path.stem not in uuids:
+            continue
         try:
             yield path.stem, True, _restore_one(path.stem)
         except ZeusPowerError as error:

@@ -107,6 +107,7 @@ class PowerSearch:
         self.close()
         self.profiled, self.profile, self.limit_w, self._resumed = False, None, None, None
         self._strategy = strategy
+        control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
             close_on_error.callback(self.close)
             if not self._is_available(self._open_gpus, "power-limit search disabled"):
@@ -116,12 +117,15 @@ class PowerSearch:
             ranges = gather(strategy, (self._gpus.min_w, self._gpus.max_w))
             check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
             power_limits(*ranges[0], self._settings.step_w)  # raises for a wrong step_w
-            available = self._apply and self._is_available(
-                self._gpus.take_control, "observing only"
+            self._sets_limits = (
+                self._apply
+                and not control
+                and self._is_available(self._gpus.take_control, "observing only")
             )
-            self._sets_limits = available and not on_rank_zero(strategy, is_control)
             if not self._sets_limits:
-                self._gpus.restore()  # on ranks that have control
+                self._gpus.restore()  # on ranks that had control
+            if control:
+                on_every_rank(strategy, self._gpus.restore_left)
             close_on_error.pop_all()
 
     def resume(self, state: dict[str, Any]) -> None:
