@@ -109,9 +109,10 @@ def _findings(meter: str, *, power_limit: bool, url: str | None) -> Iterator[Fin
     if kind in ("nvml", "amd") and named is None:  # training chooses among all of them
         count = nvidia if kind == "nvml" else amds
         indices = ",".join(map(str, range(count or 1)))
-        yield _meter(meter, f"{kind}:{indices}{meter.removeprefix(kind)}", nvidia)
+        meter_of_all = f"{kind}:{indices}{meter.removeprefix(kind)}"
+        yield _meter(meter, meter_of_all, has_nvidia=bool(nvidia))
     else:
-        yield _meter(meter, meter, nvidia)
+        yield _meter(meter, meter, has_nvidia=bool(nvidia))
     if url:
         yield _service(url)
     else:
@@ -198,9 +199,9 @@ def _permission(limit: GpuLimit, where: str, *, needed: bool) -> Finding:
     return Finding("permission", where, True, details)
 
 
-def _meter(name: str, opened: str, nvidia: int) -> Finding:
-    """Whether a meter can be opened, on a machine with so many NVIDIA GPUs."""
-    on_gpu = "nvml if training runs on a GPU, else " if nvidia else ""
+def _meter(name: str, opened: str, *, has_nvidia: bool) -> Finding:
+    """Whether a meter can be opened."""
+    on_gpu = "nvml if training runs on a GPU, else " if has_nvidia else ""
     try:
         if name != "auto":
             with closing(open_meter(opened)) as meter:

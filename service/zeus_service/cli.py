@@ -69,6 +69,9 @@ def serve(bind: str, workers: int) -> None:
     """
     from gunicorn.app import wsgiapp
 
+    host, _, port = bind.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise Unusable(f"{bind!r} is not an address; use HOST:PORT, such as 127.0.0.1:8765")
     config = "--config=python:zeus_service.serving.gunicorn"
     sys.argv[1:] = [config, f"--bind={bind}", f"--workers={workers}"]  # gunicorn reads them there
     # Policies use small matrices, for which threads would only wait for each other.

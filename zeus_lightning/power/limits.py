@@ -57,7 +57,11 @@ class GpuLimit:
             if self.zeusd is None:
                 self._gpu.set_limit_mw(limit_mw)
             else:
-                self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
+                try:
+                    self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
+                except ZeusPowerError as error:
+                    text = f"cannot set the power limit of GPU {self.uuid}: {error.message}"
+                    raise ZeusPowerError(text, error.fields) from error
 
     def check_permission(self) -> None:
         """Check that limits can be set, by setting the current one again: nothing changes."""

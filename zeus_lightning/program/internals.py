@@ -24,9 +24,10 @@ def check_internals(trainer: Trainer) -> None:
     for owner, name in _parts(trainer):
         if not hasattr(owner, name):
             packages = [each.__module__.partition(".")[0] for each in type(trainer).__mro__]
+            cls = owner if isinstance(owner, type) else type(owner)
             package = "pytorch-lightning" if "pytorch_lightning" in packages else "lightning"
             raise ZeusConfigError(
-                f"{package} {version(package)} has no {type(owner).__name__}.{name}, which this "
+                f"{package} {version(package)} has no {cls.__name__}.{name}, which this "
                 f"callback uses; install {package}=={TRIED_WITH}.*, the tested release"
             )
 
@@ -42,7 +43,7 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop.epoch_loop, "_results"
     yield fit_loop.epoch_loop.val_loop, "_results"
     yield trainer.profiler, "describe"  # type: ignore[attr-defined]
-    yield CombinedLoader, "flattened"
+    yield CombinedLoader, "flattened"  # of an instance, it would be computed
     launcher = trainer.strategy.launcher
     if any("MultiProcessing" in each.__name__ for each in type(launcher).__mro__):
         yield launcher, "_start_method"

@@ -65,10 +65,9 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
         for name in names
         if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
     ]
-    choices = " or ".join(f"monitor={name!r}" for name in offered)
+    mode = {name: "" if mode_of_name(name) else " with mode='min' or 'max'" for name in offered}
+    choices = " or ".join(f"monitor={name!r}{mode[name]}" for name in offered)
     remedy = f"pass {choices} to ZeusBSOCallback"
-    if any(mode_of_name(name) is None for name in offered):
-        remedy += ", with mode='min' or mode='max' unless it is a loss or an accuracy"
     if not offered:
         remedy = (
             "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "

@@ -44,7 +44,9 @@ def exec_command(command: tuple[str, ...]) -> None:
     named = os.environ.get(OUTCOME_FILE)
     with tempfile.TemporaryDirectory(prefix="zeus-") as private:
         path = Path(named or f"{private}/outcome.json").absolute()
-        TrialRecord.remove(path)  # an earlier run's
+        TrialRecord.remove(path)
+        if TrialRecord.read(path) is not None:
+            raise click.ClickException(f"cannot remove {path}, an earlier run's outcome file")
         try:
             status = _run(command, {**os.environ, OUTCOME_FILE: str(path)})
         except OSError as error:

@@ -27,7 +27,7 @@ def line(each: Try) -> str:
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
     outcome = each.outcome
     if each.has_converged and each.exit_code:  # the program went on after its fit, and failed
-        outcome = "killed" if each.exit_code < 0 else f"exit code {each.exit_code}"
+        outcome = "killed" if each.exit_code < 0 else f"status {each.exit_code}"
     text = f"{number} {size:>6} {why:<10} {outcome:<13}"
     if run is not None and run.report is not None and run.cost_j is not None:
         about = "~" if run.hardware.estimated else ""

@@ -220,8 +220,8 @@ def default_job_id(module: LightningModule) -> str:
     """The id of a job that is not named: folder, script and module class, as `ranker-train-Net`.
 
     Where the script is an installed one, as in Ray's workers, the file of the class replaces it.
-    Without a script, as in a notebook, the folder is the working directory. A folder named `src`,
-    as many projects have one, is left out for the one above it.
+    Without a script, as in a notebook, the folder is the working directory. A folder named `src` is
+    replaced by its parent.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and _is_installed(Path(script)):

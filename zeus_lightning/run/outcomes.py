@@ -26,7 +26,7 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         if record.job.target_metric is None:
             reason += (
                 ", so this baseline counts only if it is resumed; if every run ends this way, pass "
-                "a target_metric"
+                "target_metric"
             )
         return "interrupted", reason
     if record.report is None and trainer.should_stop:

@@ -58,13 +58,11 @@ class TrialRecord:
 
     @property
     def cost_j(self) -> float | None:
-        """Cost at the last report, in joules; None before the first."""
-        return None if self.report is None else self._cost_j(self.report)
-
-    def _cost_j(self, report: Report) -> float:
-        """Cost at a report (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * report.time_s
-        return eta * report.energy_j + (1 - eta) * time_j
+        """Cost at the last report, in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
+        if self.report is None:
+            return None
+        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
+        return eta * self.report.energy_j + (1 - eta) * time_j
 
     @property
     def target_reached(self) -> bool:
@@ -83,13 +81,16 @@ class TrialRecord:
             f"{self.reason.rstrip('.')}"
         )
 
-    def measured(self, report: Report) -> str:
-        """What the trial had reached and used at a report, in one line."""
+    def measured(self) -> str:
+        """What the trial had reached and used at its last report, in one line."""
+        report, cost_j = self.report, self.cost_j
+        assert report is not None
+        assert cost_j is not None
         estimated = " (estimated)" if self.hardware.estimated else ""
         return (
             f"{self}: {self.job.monitor} {report.metric:.6g} after {epochs_text(report.epoch)}, "
             f"{report.time_s:.1f} s, {energy_text(report.energy_j)}{estimated}, "
-            f"cost {energy_text(self._cost_j(report))}"
+            f"cost {energy_text(cost_j)}"
         )
 
     def failure(self) -> str:

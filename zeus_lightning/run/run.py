@@ -242,7 +242,7 @@ class Run:
             self._stop_reporting()
             record.outcome, record.reason = decision.outcome, decision.reason
             if record.report is not None:
-                rank_zero_info(f"zeus: {record.measured(record.report)}")
+                rank_zero_info(f"zeus: {record.measured()}")
         self._write(record)
         if record.outcome in FAILED:
             self.failure = ZeusTrialFailed(record.failure())  # logged as the run ends

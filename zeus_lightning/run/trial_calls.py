@@ -94,6 +94,8 @@ def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason
     if counts != outcome:
         reason = f"another rank reported this outcome first; on this rank: {reason}"
     record.outcome, record.reason = counts, reason
+    if record.report is not None and outcome != "withdrawn":
+        rank_zero_info(f"zeus: {record.measured()}")
     if outcome in FAILED:
         _log.warning("zeus: %s", record.failure())  # on the rank that had the error
     elif outcome != "withdrawn":

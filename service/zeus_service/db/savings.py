@@ -147,7 +147,7 @@ def total(session: Session) -> Total:
 def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
     """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
 
-    The errors of different jobs and eras are independent.
+    Errors of different jobs and eras count as independent: in few weeks does a job have two eras.
 
     Args:
         session: In a transaction.

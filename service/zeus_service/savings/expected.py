@@ -20,7 +20,7 @@ the expectation of the era before stays.
 **On hardware that the job has moved to**, its default may never run, since the policy knows from
 elsewhere which batch sizes are better. Until it does, the expectation on other hardware is carried
 over in the same way, with `HARDWARE_NOISE` for each octave, from where the result is known best.
-Only hardware whose own default has run can say it. Power limits are compared relative to the
+Only hardware on which an expectation is known can say it. Power limits are compared relative to the
 default limit. Nothing is expected while no batch size has converged on both.
 """
 

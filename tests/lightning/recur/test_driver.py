@@ -164,7 +164,7 @@ def test_a_program_that_fails_after_its_trial_is_an_error_that_says_so(
 ) -> None:
     result = recur(tmp_path, service.url, "--recurrences=1", *scripted((3, "completed")))
     assert result.exit_code == 1
-    assert "1.1       8 explore    exit code 3" in result.output
+    assert "1.1       8 explore    status 3" in result.output
     assert (
         "1 of 1 recurrences failed; the last one completed, but ended with exit status 3: "
         in result.output

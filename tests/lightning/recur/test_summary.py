@@ -98,7 +98,7 @@ def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> Non
 
 def test_a_program_that_failed_after_its_fit_has_not_succeeded() -> None:
     tries = [tried(1, run("completed", "baseline"), code=code) for code in (1, -9)]
-    assert [line(each)[26:39].strip() for each in tries] == ["exit code 1", "killed"]
+    assert [line(each)[26:39].strip() for each in tries] == ["status 1", "killed"]
     text = StringIO()
     Console(file=text, width=80).print(summary.table(tries))
     assert "0 of 1" in text.getvalue()

@@ -80,8 +80,8 @@ def test_a_trial_that_cannot_be_resumed_is_an_error_that_says_why(
 
 
 def test_the_figures_of_one_epoch_say_epoch() -> None:
-    assert " after 1 epoch, " in record().measured(report(1))
-    assert " after 2 epochs, " in record().measured(report(2))
+    assert " after 1 epoch, " in record(report=report(1)).measured()
+    assert " after 2 epochs, " in record(report=report(2)).measured()
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_the_figures_of_one_epoch_say_epoch() -> None:
     ],
 )
 def test_the_figures_have_the_units_of_the_services_reasons(energy_j: float, text: str) -> None:
-    assert f", {text}, cost " in record().measured(report(1, energy_j=energy_j))
+    assert f", {text}, cost " in record(report=report(1, energy_j=energy_j)).measured()
