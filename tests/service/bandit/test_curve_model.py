@@ -147,3 +147,27 @@ def test_one_stop_of_a_batch_size_that_has_converged_does_not_make_it_look_twice
     stopped = posterior_of(seen, [(4, math.log(2))])
     draws, _ = stopped.draw(2000, np.random.default_rng(0))
     assert abs(draws[:, 4].mean()) < 0.1
+
+
+def truth_of(rng: np.random.Generator) -> tuple[Floats, float]:
+    """Log epochs with a sharp knee that is not on the grid, and their noise."""
+    x = np.log2(SIZES) - rng.uniform(2, 8)
+    slope = np.exp(rng.uniform(math.log(0.1), math.log(1.0)))
+    truth = np.maximum(slope * x, 0) + rng.normal(0, 0.05, len(SIZES))
+    return truth, float(np.exp(rng.uniform(-4, -1.5)))
+
+
+def seen_of(truth: Floats, noise: float, rng: np.random.Generator, count: int) -> Posterior:
+    tried = rng.choice(len(SIZES), size=3, replace=False)
+    indices = [int(rng.choice(tried)) for _ in range(count)]
+    return posterior_of([(i, float(truth[i] + rng.normal(0, noise))) for i in indices])
+
+
+@pytest.mark.parametrize("count", [2, 5, 20])
+def test_nineteen_truths_of_twenty_lie_within_two_deviations(count: int) -> None:
+    rng, within = np.random.default_rng(count), []
+    for _ in range(200):
+        truth, noise = truth_of(rng)
+        posterior = seen_of(truth, noise, rng, count)
+        within.extend(np.abs(truth - posterior.mean) < 2 * np.sqrt(posterior.variance))
+    assert 0.9 < np.mean(within) <= 1
