@@ -150,8 +150,10 @@ def _free_id(session: Session, job_id: str, force: bool) -> None:
 def _check_deletable(session: Session, job: Job, force: bool) -> None:
     running = len(jobs.running(session, job))
     if running and not force:
-        busy = f"job {job.job_id!r} has running trials ({running}); to delete it anyway, use force"
-        raise JobBusy(busy, running=running)
+        remedy = "to delete it anyway, pass --force, or force=true over HTTP"
+        raise JobBusy(
+            f"job {job.job_id!r} has running trials ({running}); {remedy}", running=running
+        )
 
 
 @use_case()

@@ -272,7 +272,7 @@ def test_without_a_required_service_a_run_that_it_leaves_trains_on_with_its_batc
     job = Job(own_service.url, tmp_path)
     job.fit((0.1,), AfterEpoch(1, crash))
     for others in ([GoesAway()], []):  # as it resumes, and before that
-        with pytest.warns(UserWarning, match="without the service; trial 2 .* is not continued"):
+        with pytest.warns(UserWarning, match="without the service, so trial 2 .* gets no reports"):
             resumed, net = job.fit((0.95,), *others, ckpt_path=job.after(1), require_service=False)
         assert resumed.trial is None
         assert net.batch_lengths == {4}

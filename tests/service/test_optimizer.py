@@ -64,7 +64,7 @@ def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
     last = report_of(2, energy_j=1e6, host_load=load)
     decision = optimizer.report("job", 4, last)
     assert decision.outcome == "early_stopped"
-    loads = "; the host was busier: its load per core was 0.9, before 0.4"
+    loads = "; the host was busier: its load per core was 0.9, not 0.4 as before"
     assert decision.reason.endswith(loads) is is_busy
     assert ("load" in decision.reason) is is_busy
     assert optimizer.get_trial("job", 4).reason == decision.reason

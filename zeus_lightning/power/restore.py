@@ -270,8 +270,8 @@ def _explain_record_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise ZeusPowerError(
-            f"cannot write to {records_folder()}, as restoring power limits after a crash requires "
-            f"({error}); set XDG_STATE_HOME to a writable folder",
+            f"cannot record the original power limit in {records_folder()} ({error}); set "
+            "XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

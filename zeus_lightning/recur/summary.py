@@ -111,9 +111,9 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
     has_baselines = any(each.run and each.run.trial.why == "baseline" for each in tries)
-    only = "; baselines count only until they reached the target" if has_baselines else ""
+    only = "; baselines count only until they reach the target" if has_baselines else ""
     yield (
-        f"Job {job_id!r} has saved so far, compared with its default batch size (95 % interval; "
+        f"Savings of job {job_id!r} so far, compared with its default batch size (95 % interval; "
         f"a negative value means that it used more{only}):"
     )
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):

@@ -103,7 +103,7 @@ class Run:
             size = self.job.default_batch_size
             text = f"zeus: {error.message}; training without the service, with batch size {size}"
             if "higher_is_better" in self.job.omitted and self.job.target_metric is not None:
-                text += "; pass mode=... so that the target ends it"
+                text += "; pass mode=... so that training stops at the target"
             rank_zero_warn(text)
             return size
         trial = record.trial
@@ -137,7 +137,7 @@ class Run:
             self.is_without_service = True
         self.forget()
         rank_zero_warn(
-            f"zeus: resuming from the checkpoint without the service; {saved} is not continued"
+            f"zeus: training from the checkpoint without the service, so {saved} gets no reports"
         )
         return size
 

@@ -121,4 +121,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; the host was busier: its load per core was {load:.1f}, before {usual:.1f}"
+    return f"; the host was busier: its load per core was {load:.1f}, not {usual:.1f} as before"

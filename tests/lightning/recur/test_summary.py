@@ -93,7 +93,7 @@ def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> Non
     amounts = {name: {"estimate": 1.0, "low": 0.0, "high": 2.0} for name in ("energy_j", "time_s")}
     for why, is_told in (("baseline", True), ("explore", False)):
         head, *_ = summary.saved("nightly", {"saved": amounts}, [tried(1, run("converged", why))])
-        assert ("baselines count only until they reached the target" in head) is is_told
+        assert ("baselines count only until they reach the target" in head) is is_told
 
 
 def test_a_program_that_failed_after_its_fit_has_not_succeeded() -> None:
