@@ -1,9 +1,9 @@
 """How often the default reaches a learned target, and what that costs.
 
 `reached` is the share of later runs that reach the target, over all jobs: 90 % is promised where
-best values are normal. In a tenth of the jobs, that share is at most `a tenth below`. `asks for` is
-the target's distance from the mean best value, in standard deviations of best values. `worst of n`
-is the share that would reach the worst of the baselines. `--real` adds trainings of scikit-learn's
+best values are normal. `10th percentile of jobs` is the share that a tenth of the jobs do not exceed.
+`target` is the target's distance from the mean best value, in standard deviations of best values.
+`worst of n` is the share that would reach the worst of the baselines. `--real` adds trainings of scikit-learn's
 digits; its jobs share these trainings, so their error is larger than printed.
 
 `cost` compares two simulated jobs with the same draws, one of which learns its target: by how many
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--real", type=int, default=0, help="trainings of digits, 205 or more")
     arguments = parser.parse_args()
     kinds = KINDS | (real_kinds(arguments.real) if arguments.real else {})
-    print("| best values | n | reached | a tenth below | asks for | worst of n |")
+    print("| best values | n | reached | 10th percentile of jobs | target | worst of n |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, draw in kinds.items():
         for count in COUNTS:

@@ -312,7 +312,7 @@ def _throughput(services: dict[str, Service], distance_ms: float, given: Namespa
     for name in ("", "", "requests/s", "report p50 ms", "p99 ms", "start p50 ms", "CPU ms",
                  "errors"):  # fmt: skip
         table.add_column(name, justify="right" if name else "left")
-    for title, jobs in (("a job each", given.clients), ("one job for all", 1)):
+    for title, jobs in (("one job per client", given.clients), ("one shared job", 1)):
         rounds: dict[str, list[list[float]]] = {name: [] for name in services}
         ids = {
             name: register(each.port, jobs) * (given.clients // jobs)
