@@ -1,10 +1,11 @@
 """How often the default reaches a learned target, and what that costs.
 
 `reached` is the share of later runs that reach the target, over all jobs: 90 % is promised where
-best values are normal. `10th percentile of jobs` is the share that a tenth of the jobs do not exceed.
-`target` is the target's distance from the mean best value, in standard deviations of best values.
-`worst of n` is the share that would reach the worst of the baselines. `--real` adds trainings of scikit-learn's
-digits; its jobs share these trainings, so their error is larger than printed.
+best values are normal. `10th percentile of jobs` is the share that a tenth of the jobs do not
+exceed. `target` is the target's distance from the mean best value, in standard deviations of best
+values. `worst of n` is the share that would reach the worst of the baselines. `--real` adds
+trainings of scikit-learn's digits; its jobs share these trainings, so their error is larger than
+printed.
 
 `cost` compares two simulated jobs with the same draws, one of which learns its target: by how many
 runs of the default to its target the learning one is dearer after 100 recurrences.

@@ -185,12 +185,12 @@ def test_every_route_and_every_error_is_on_the_page_of_the_wire() -> None:
     ("heading", "theirs", "ours"),
     [
         (
-            "`BatchSizeOptimizer` and `JobSpec` are `ZeusBSOCallback`",
+            "From `BatchSizeOptimizer` and `JobSpec` to `ZeusBSOCallback`",
             ({*JobSpec.__fields__} | {*inspect.signature(BatchSizeOptimizer).parameters}) - {"job"},
             ZeusBSOCallback,
         ),
         (
-            "`GlobalPowerLimitOptimizer` is `ZeusPowerLimitCallback`",
+            "From `GlobalPowerLimitOptimizer` to `ZeusPowerLimitCallback`",
             {*inspect.signature(GlobalPowerLimitOptimizer).parameters},
             ZeusPowerLimitCallback,
         ),
