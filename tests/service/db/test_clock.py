@@ -77,7 +77,7 @@ def test_what_is_shown_is_as_old_as_the_databases_clock_says(
         at(skew_s, monkeypatch, real_time)
         for address in ("/", "/job/job", "/job/job/trial/2"):
             assert "probably crashed" not in client.get(address).text
-        assert client.get("/api/v1/jobs/job/savings?weeks=1").get_json()["weeks"]
+        assert client.get("/api/v1/savings?weeks=1").get_json()["weeks"]
         assert client.get("/api/v1/savings?weeks=1").get_json()["weeks"]
     let_leases_expire(db.engine.url.render_as_string(hide_password=False))
     assert "probably crashed" in client.get("/job/job").text
