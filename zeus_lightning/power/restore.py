@@ -253,8 +253,8 @@ def _open_locked(path: Path) -> int:
                 else:
                     remedy = "wait for that process"
                 raise ZeusPowerError(
-                    f"the power limit of {path.stem} is in use by "
-                    f"{owner or 'another process'}; only one run at a time can set it: {remedy}",
+                    f"{owner or 'another process'} controls the power limit of {path.stem}; only "
+                    f"one run at a time can set it: {remedy}",
                     {"cause": "in_use"},
                 ) from None
             # Another process may have deleted the file before it was locked here.

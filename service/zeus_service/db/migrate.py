@@ -48,7 +48,7 @@ def upgrade(app: Flask) -> None:
             except (OSError, sqlite3.Error) as error:
                 raise Unusable(
                     f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
-                    "this user can write, such as sqlite:////var/lib/zeus/zeus.sqlite3"
+                    "this user can write"
                 ) from error
         current_revision()  # names what is wrong with a connection
         try:
