@@ -80,7 +80,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     if earlier:
         notes.append(f"only the last trial of each try is counted (trials left out: {earlier})")
     if groups["baseline"] and groups["chosen"]:
-        notes.append("baselines also trained after they reached the target")
+        notes.append("baselines train to completion, chosen runs only to the target")
     if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
