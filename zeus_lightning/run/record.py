@@ -88,7 +88,7 @@ class TrialRecord:
         assert cost_j is not None
         estimated = " (estimated)" if self.hardware.estimated else ""
         return (
-            f"{self}: {self.job.monitor} {report.metric:.6g} after {epochs_text(report.epoch)}, "
+            f"{self}: last {self.job.monitor} {report.metric:.6g} after {epochs_text(report.epoch)}, "
             f"{report.time_s:.1f} s, {energy_text(report.energy_j)}{estimated}, "
             f"cost {energy_text(cost_j)}"
         )

@@ -96,28 +96,26 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     reports = {each.trial_number: _reports(session, spec, each) for each in baselines}
     best_of = max if spec.higher_is_better else min
     best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
-    text = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
-    if spec.target_metric is None:
-        are_equal = len(best) > 1 and len(set(best.values())) == 1
-        is_last = job.completed_baselines >= spec.baseline_runs
+    trial.reason = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
+    are_equal = len(best) > 1 and len(set(best.values())) == 1
+    note = ""
+    if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
+        spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
+        relation = ">=" if spec.higher_is_better else "<="
+        note = f"; the target is {relation} {spec.target_metric:.6g}"
         if are_equal:
-            seed = "" if is_last else "vary the seed if it is fixed, or "
-            text += f", as in every baseline: {seed}{_OWN_TARGET}"
-        if is_last:
-            spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
-            relation = ">=" if spec.higher_is_better else "<="
-            text += f"; the target is {relation} {spec.target_metric:.6g}"
-            reached_at_once = all(spec.reached(rows[0].metric) for rows in reports.values())
-            if not are_equal and reached_at_once:
-                text += f", reached by every baseline at its first validation: {_OWN_TARGET}"
-            elif not are_equal:
-                text += ", which 9 in 10 default runs should reach"
-    trial.reason = text[:MAX_REASON]
-    if spec.target_metric is None:
-        return
-    for baseline in baselines:
-        _judge(spec, baseline, reports[baseline.trial_number])
-    _replay(session, job, spec)
+            note += f", the best value of every baseline: {_OWN_TARGET}"
+        elif all(spec.reached(rows[0].metric) for rows in reports.values()):
+            note += f", which every baseline reached at its first validation: {_OWN_TARGET}"
+        else:
+            note += ", which 9 in 10 default runs should reach"
+    elif spec.target_metric is None and are_equal:
+        note = f", as in every baseline: vary the seed if it is fixed, or {_OWN_TARGET}"
+    if spec.target_metric is not None:
+        for baseline in baselines:
+            _judge(spec, baseline, reports[baseline.trial_number])
+        _replay(session, job, spec)
+    trial.reason = f"{trial.reason}{note}"[:MAX_REASON]
 
 
 def _reports(session: Session, spec: JobSpec, trial: Trial) -> Sequence[Any]:
@@ -137,7 +135,8 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     baseline.outcome = "converged"
     for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
         setattr(baseline, name, getattr(first, name))
-    baseline.reason = f"{baseline.reason}; reached in epoch {first.epoch}"[:MAX_REASON]
+    reached = f"; reached the target in epoch {first.epoch}"
+    baseline.reason = f"{baseline.reason}{reached}"[:MAX_REASON]
 
 
 def _replay(session: Session, job: Job, spec: JobSpec) -> None:

@@ -84,7 +84,7 @@ def test_three_baselines_teach_the_target(api: Api) -> None:
             assert ended["reason"] == f"baseline {number} of 3: best val_acc {best}"
             assert job.shown()["target_metric"] is None
     assert ended["outcome"] == "converged"
-    assert ended["reason"].startswith(f"baseline 3 of 3: best val_acc {BEST[-1]}; the target is")
+    assert ended["reason"].startswith(f"baseline 3 of 3: best val_acc {BEST[-1]}; reached")
     shown = job.shown()
     assert shown["target_metric"] == shown["spec"]["target_metric"]
     assert shown["target_metric"] == pytest.approx(TARGET, abs=1e-6)
@@ -102,11 +102,15 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     job = LearningJob(api, baseline_runs=2)
     job.baseline(0.2, 0.5)
     ended = job.baseline(0.2, 0.9)  # so far apart that the bound is below all values
-    assert "by every baseline at its first validation: pass target_metric" in ended["reason"]
+    assert (
+        ", which every baseline reached at its first validation: pass target_metric"
+        in ended["reason"]
+    )
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
     reason = other.baseline(0.2, 0.51)["reason"]
-    assert reason.endswith("which 9 in 10 default runs should reach; reached in epoch 2")
+    assert "; reached the target in epoch 2; the target is" in reason
+    assert reason.endswith(", which 9 in 10 default runs should reach")
 
 
 def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
@@ -116,7 +120,7 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
     for trial, best in zip(job.trials(), BEST, strict=True):
         assert (trial["outcome"], trial["epoch"], trial["metric"]) == ("converged", 2, best)
         assert (trial["time_s"], trial["energy_j"], trial["cost"]) == (20.0, 1000.0, 1500.0)
-        assert "reached in epoch 2" in trial["reason"]
+        assert "; reached the target in epoch 2" in trial["reason"]
     savings = api("GET", f"/jobs/{job.id}/savings").json()
     assert savings["recurrences"] == 3
     assert savings["saved"]["energy_j"]["estimate"] == pytest.approx(0.0, abs=1e-6)
@@ -125,10 +129,11 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
 def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> None:
     job = LearningJob(api)
     assert "vary" not in job.baseline(0.1, 0.1)["reason"]
-    equal, remedy = "0.1, as in every baseline: ", "pass target_metric with another job_id"
-    seed = "vary the seed if it is fixed, or "
-    assert job.baseline(0.1, 0.1)["reason"].endswith(f"{equal}{seed}{remedy}")
-    assert f"{equal}{remedy}; the target is >= 0.1" in job.baseline(0.1, 0.1)["reason"]
+    remedy = "pass target_metric with another job_id"
+    seed = "0.1, as in every baseline: vary the seed if it is fixed, or "
+    assert job.baseline(0.1, 0.1)["reason"].endswith(f"{seed}{remedy}")
+    target = "the target is >= 0.1, the best value of every baseline: "
+    assert job.baseline(0.1, 0.1)["reason"].endswith(f"{target}{remedy}")
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
 
