@@ -58,7 +58,7 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
     Nothing is changed: permission is tested by setting the current limit again. Exits with 1 if
-    training with these options would fail or could not set power limits.
+    training with these options would fail.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -79,8 +79,8 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
 def reset_power_limits() -> None:
     """Restore power limits that a killed run left behind.
 
-    Limits that another program has set since then, or that a live run has set, are left unchanged.
-    Exits with 1 if a limit cannot be restored.
+    Limits that another program or a live run has set are left unchanged. Exits with 1 if a limit
+    cannot be restored.
     """
     failed = False
     for uuid, finished, message in restore_all():

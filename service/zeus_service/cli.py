@@ -52,8 +52,8 @@ class _Commands(click.Group):
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Settings are ZEUS_BSO_* variables in the environment or a .env file, such as
-    ZEUS_BSO_DATABASE_URL and ZEUS_BSO_TOKEN; .env.example lists them all.
+    Settings are ZEUS_BSO_* variables in the environment or a .env file, such as ZEUS_BSO_TOKEN;
+    .env.example lists them all.
     """
 
 
@@ -230,8 +230,8 @@ def rebuild(job_id: str) -> None:
 def db() -> None:
     """Show or change the database's revision.
 
-    `serve` migrates SQLite. It does not migrate PostgreSQL, MySQL or MariaDB: back up the database,
-    stop the service, run `zeus-service db upgrade`, and start the new version.
+    `serve` migrates SQLite by itself. Before you run `db upgrade` on PostgreSQL, MySQL or MariaDB,
+    back up the database and stop the service.
     """
 
 

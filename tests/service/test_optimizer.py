@@ -144,7 +144,7 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
         optimizer.end_trial("job", number, "errored")
     fourth = start(policy=policy)
     assert fourth.batch_size == {"zeus": 16, "information_directed": 64}[policy]
-    assert "skipping 32 (errored): its last 3 trials gave no result" in fourth.start_reason
+    assert "skipping 32: its last 3 trials gave no result" in fourth.start_reason
     arms = {arm.batch_size: arm.status for arm in estimates()}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}
     report(1)  # the first trial is resumed

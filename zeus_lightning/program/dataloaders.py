@@ -73,14 +73,14 @@ def check_loaders(
     changed = next((value for value in values if is_size(value) and value != batch_size), None)
     if changed is not None:
         raise ZeusConfigError(
-            f"the callback set {attribute} to {batch_size} per device, but the program, perhaps in "
-            f"setup(), changed it to {changed}; remove that change and pass "
+            f"the callback set {attribute} to {batch_size} per device, but the program changed it "
+            f"to {changed}; remove that change, for example from setup(), and pass "
             "default_batch_size=..., the total over all devices"
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build the loader on each call with batch_size=self.{attribute}, or name "
-        "the attribute it uses with batch_arg_name=..."
+        f"of {sizes[0]}; build it on each call with batch_size=self.{attribute}, or pass the "
+        "attribute's name as batch_arg_name"
     )
 
 

@@ -67,15 +67,14 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     ]
     mode = {name: "" if mode_of_name(name) else " with mode='min' or 'max'" for name in offered}
     choices = " or ".join(f"monitor={name!r}{mode[name]}" for name in offered)
-    remedy = f"pass {choices} to ZeusBSOCallback"
     if not offered:
-        remedy = (
-            "no epoch metric was logged either; call self.log(NAME, ..., on_epoch=True), and pass "
-            "monitor=NAME to ZeusBSOCallback"
+        return ZeusConfigError(
+            "no metric to monitor: no epoch metric was logged; call self.log(NAME, ..., "
+            "on_epoch=True), and pass monitor=NAME to ZeusBSOCallback"
         )
     return ZeusConfigError(
         "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "
-        f"{remedy}"
+        f"pass {choices} to ZeusBSOCallback"
     )
 
 

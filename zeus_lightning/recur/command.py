@@ -64,11 +64,9 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, the run restarts at once. After any other error, the next recurrence
-    starts; an error before a trial starts, or three in a row with the default batch size, ends the
-    command. Ctrl-C stops cleanly; to continue with what the service has learned, run the same
-    command again.
-    For example: zeus-lightning recur --recurrences 30 -- python train.py --max-epochs 50
+    If a batch size fails, the run restarts at once. To continue with what the service has learned,
+    run the same command again.
+    For example: zeus-lightning recur --recurrences 30 -- python train.py
     """
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")

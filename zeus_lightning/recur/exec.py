@@ -37,8 +37,7 @@ _TIMEOUT_S = 10.0
 def exec_command(command: tuple[str, ...]) -> None:
     """Run a training COMMAND; exit with 75 if its batch size failed, so that it can be retried.
 
-    Otherwise exit with the command's own status, or 128 + N if signal N ended it. COMMAND may be a
-    launcher, such as torchrun or srun, and receives the signals sent to this process.
+    Otherwise exit with the command's own status, or 128 + N if signal N ended it.
     For example: zeus-lightning exec -- torchrun train.py
     """
     named = os.environ.get(OUTCOME_FILE)

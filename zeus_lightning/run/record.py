@@ -130,10 +130,7 @@ class TrialRecord:
         elif self.hardware != hardware:
             problem = f"which ran on {self.hardware}, not {hardware}"
         elif status is None or status.generation != self.trial.generation:
-            problem = (
-                "which this service does not have: the job was deleted, the database restored, or "
-                "the URL is another service's"
-            )
+            problem = "which this service does not have (a deleted job, or another service's URL)"
         elif status.outcome not in RESUMABLE:
             problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:

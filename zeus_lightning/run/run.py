@@ -95,7 +95,7 @@ class Run:
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
-                    f"{error.message}; start it with `zeus-service serve`, or pass "
+                    f"{error.message}; check that the service runs, or pass "
                     "require_service=False to train without it",
                     error.fields,
                 ) from None

@@ -40,7 +40,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     passed = passed_over(state)
     if not passed:
         return text
-    skipped = ", ".join(f"{batch_size} ({outcome})" for batch_size, outcome in passed.items())
+    skipped = ", ".join(map(str, passed))
     their = "its" if len(passed) == 1 else "their"
     return f"{text}; skipping {skipped}: {their} last {IN_A_ROW} trials gave no result"
 

@@ -13,16 +13,14 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from zeus_service.simulation.experiment import Key, Ratio, Tally, by_key, ratio, spent_over_oracle
-from zeus_service.simulation.replay import MAX_TRIES
 
 EARLY = 30
 """Recurrences that count as the first ones."""
 
 _LEGEND = (
-    "cost: relative to always choosing the best batch size; first 30: the same for the first 30 "
-    "recurrences; energy, time: relative to the default batch size at the largest power limit; "
-    "wasted: failed trials per replay; final: the batch size chosen most often in the last ten "
-    "recurrences"
+    "cost, first 30: relative to always choosing the best batch size; energy, time: relative to "
+    "the default at full power; wasted: failed trials per replay; final: the most frequent of the "
+    "last ten choices"
 )
 
 
@@ -43,9 +41,8 @@ def print_table(tallies: Iterable[Tally]) -> None:
             if unreached := sum(each.unreached for each in replays):
                 notes.append(
                     f"{workload} {gpu} with {key.policy}: {unreached} recurrences never reached "
-                    f"the target ({MAX_TRIES} trials or every batch size failed); "
-                    f"{len(replays) - len(complete)} of {len(replays)} replays gave up and are "
-                    "left out. Allow more epochs"
+                    f"the target; {len(replays) - len(complete)} of {len(replays)} replays gave up "
+                    "and are left out. Allow more epochs"
                 )
             table.add_row(
                 f"  {key.policy}",
