@@ -57,8 +57,8 @@ main.add_command(exec_command)
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    Nothing is changed: permission is tested by setting the current limit again. Exits with 1 if
-    training with these options would fail.
+    Exits with 1 if training with these options would fail. Permission to set power limits is tested
+    by setting the present limit again.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False

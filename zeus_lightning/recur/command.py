@@ -64,8 +64,7 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, the run restarts at once. To continue with what the service has learned,
-    run the same command again.
+    If a batch size fails, the run restarts at once. A later call continues with what was learned.
     For example: zeus-lightning recur --recurrences 30 -- python train.py
     """
     if observe and compare:

@@ -35,7 +35,7 @@ _TIMEOUT_S = 10.0
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(command: tuple[str, ...]) -> None:
-    """Run a training COMMAND; exit with 75 if its batch size failed, so that it can be retried.
+    """Run a training COMMAND; exit with 75 if its batch size failed.
 
     Otherwise exit with the command's own status, or 128 + N if signal N ended it.
     For example: zeus-lightning exec -- torchrun train.py

@@ -88,9 +88,9 @@ class TrialRecord:
         assert cost_j is not None
         estimated = " (estimated)" if self.hardware.estimated else ""
         return (
-            f"{self}: last {self.job.monitor} {report.metric:.6g} after {epochs_text(report.epoch)}, "
-            f"{report.time_s:.1f} s, {energy_text(report.energy_j)}{estimated}, "
-            f"cost {energy_text(cost_j)}"
+            f"{self}: last {self.job.monitor} {report.metric:.6g} after "
+            f"{epochs_text(report.epoch)}, {report.time_s:.1f} s, "
+            f"{energy_text(report.energy_j)}{estimated}, cost {energy_text(cost_j)}"
         )
 
     def failure(self) -> str:
