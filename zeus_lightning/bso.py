@@ -36,69 +36,72 @@ from zeus_lightning.run.trial_calls import end_at_once
 
 
 class ZeusBSOCallback(ShowsTrial, Callback):
-    """Batch size optimizer (BSO): train with the batch size that reaches the target at least cost.
+    """Batch size optimizer (BSO): train with the batch size that reaches the target most cheaply.
 
     Each `fit` of a new Trainer is one trial of a job: the callback requests a batch size from the
-    service, sets it before training, reports energy and time since training began at each
-    validation end, and stops the run when the target is reached or the batch size has failed.
+    service and sets it before training. After each validation, it reports the energy and time
+    since training began. It stops the run when the target is reached or the batch size fails.
     The cost in joules is `eta_knob * energy + (1 - eta_knob) * max_power * time`, where `max_power`
     is the sum of the devices' highest power limits in watts.
 
     It logs `zeus/batch_size`, `zeus/energy_j`, `zeus/time_s`, `zeus/power_w` (mean since training
-    began) and `zeus/cost_j` at each validation end. `fit(ckpt_path=...)` resumes the trial of the
+    began) and `zeus/cost_j` after each validation. `fit(ckpt_path=...)` resumes the trial of the
     checkpoint; joules and seconds spent after the checkpoint was saved do not count.
 
-    If `$ZEUS_BSO_TOKEN` is set, it is the token that the service asks for. `zeus-lightning exec`
-    tells a scheduler by its exit status that a run's batch size has failed.
+    If the service requires a token, set `$ZEUS_BSO_TOKEN` to it. If a run's batch size fails,
+    `zeus-lightning exec` exits with status 75, so that a scheduler can start the job again.
 
     Args:
-        url: The service, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
+        url: The service's URL, such as `http://127.0.0.1:8765`. Default: `$ZEUS_SERVER_URL`.
         target_metric: Value of `monitor` that ends the training. Default: the registered job's; if
-            it has none, the target is learned from baselines: the first runs train as the program
-            stands, with the default batch size, to completion.
-        baseline_runs: Baselines that the target is learned from, 2 to 20. Default: the job's,
-            else 3.
+            it has none, the target is learned from baselines: the first runs train with the default
+            batch size to completion, as they would without the callback.
+        baseline_runs: Number of baselines from which the target is learned, 2 to 20. Default: the
+            job's, else 3.
         monitor: A metric the module logs in validation. Default: the registered job's, else the
             one that the Trainer's `EarlyStopping` or else its `ModelCheckpoint` monitors.
-        mode: `max` if the metric is to rise to the target, `min` if it is to fall to it. Default:
-            the job's, else that callback's, else by the metric's name; an error if none shows it.
-        job_id: The same id makes the runs one recurring job: 1 to 255 letters, digits and `._:-`.
-            Default: `$ZEUS_JOB_ID`, else folder, script and module class, as `ranker-train-Net`.
-        batch_sizes: At most 128 to choose from. Default: `default_batch_size` times 2**-3 to 2**3.
-        default_batch_size: Batch size to start from. Default: a passed dataloader's batch size,
-            or `batch_size` of datamodule, module or hparams; if global, times devices and batches
-            accumulated.
+        mode: `max` if the metric should rise to the target, `min` if it should fall. Default: the
+            job's, else the mode of the callback that supplies `monitor`, else guessed from the
+            metric's name; required if none of these shows it.
+        job_id: 1 to 255 letters, digits and `._:-`; runs with the same id are one recurring job.
+            Default: `$ZEUS_JOB_ID`, else folder, script and module class, like `ranker-train-Net`.
+        batch_sizes: The batch sizes to choose from, at most 128. Default: `default_batch_size`
+            times 2**-3 to 2**3.
+        default_batch_size: Batch size to start from. Default: the batch size of the passed
+            dataloader, or `batch_size` of datamodule, module or hparams; with the scope `global`,
+            multiplied by the number of devices and `accumulate_grad_batches`.
         batch_size_scope: What a batch size of the job is. `global`: the samples of one optimizer
             step, over all devices and accumulated batches; each device trains with an equal share.
-            `per_device`: the program's `batch_size`, passed through; one optimizer step takes it
-            times devices and accumulated batches. Default: the registered job's, else `global`.
-        batch_arg_name: The attribute that `train_dataloader()` uses, of the datamodule, the module
-            or their hparams; with dots if it is nested, such as `data.train_batch_size`. Default:
+            `per_device`: the program's own `batch_size`, the samples of one device's batch.
+            Default: the registered job's, else `global`.
+        batch_arg_name: The attribute of the datamodule, the module or their hparams that
+            `train_dataloader()` uses, with dots if it is nested: `data.train_batch_size`. Default:
             the datamodule's `batch_size_per_device` if it has one, else `batch_size`, else its only
             attribute with "batch_size" in its name, such as `train_batch_size`.
-        max_epochs: Epochs after which the batch size has failed. Default: the registered job's,
-            else the Trainer's; with only its `max_steps`, the end of training.
-        lr_scaling: `linear` or `sqrt`: scales the learning rates, which are taken to be right for
-            `default_batch_size`, or else for the program's own batch size.
+        max_epochs: Number of epochs after which a run that has not reached the target fails.
+            Default: the registered job's, else the Trainer's. If the Trainer has only `max_steps`,
+            the run fails when these are used up.
+        lr_scaling: `linear` or `sqrt`: scales the learning rates with the batch size. They are
+            assumed to be tuned for `default_batch_size`, or else for the program's own batch size.
         eta_knob: Weight of energy against time in the cost, in [0, 1]. Default: the job's,
             else 0.5.
-        beta_knob: A run expected to cost more than this times what the best batch size costs is
-            stopped; infinite: never. Default: the job's, else 2.
-        policy: Name of the service's policy, or its options: `name`, `num_pruning_rounds` (of
-            exploration before Thompson sampling), `window_size` (of `zeus`: latest runs of a batch
-            size that count, for drifting data; 0: all) and `seed`. Default: the job's, else the
-            service's.
-        meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `rapl`, `cpu-estimate`,
-            `nvml+rapl` (GPUs, CPU packages and memory), `cpu-estimate:5.0` (watts per core), or an
-            `EnergyMeter`.
-        require_service: Whether a service that cannot be reached at the start is an error. If not,
-            the run warns, trains with the default batch size, and ends at the target.
+        beta_knob: A run is stopped when it is expected to cost more than this many times the cost
+            of the best batch size; with infinity, no run is stopped. Default: the job's, else 2.
+        policy: Name of the service's policy, or its options: `name`, `num_pruning_rounds` (rounds
+            of exploration before Thompson sampling), `window_size` (only for `zeus`: how many of a
+            batch size's latest runs count, for drifting data; 0 keeps all) and `seed`. Default: the
+            job's, else the service's.
+        meter: `auto`, `nvml`, `nvml:0,1` (NVML indices or UUIDs), `amd`, `amd:0,1`, `apple`,
+            `rapl`, `nvml+rapl` or `amd+rapl` (GPUs, CPU packages and memory), `cpu-estimate`,
+            `cpu-estimate:5.0` (watts per core), or an `EnergyMeter`.
+        require_service: Whether the run raises an error if the service does not answer at the
+            start. If False, it warns, trains with the default batch size, and ends at the target.
         raise_on_failure: Whether `fit` raises `ZeusTrialFailed` at its end if the batch size has
-            failed. If not, it returns with a warning; see `outcome`.
+            failed. If False, it returns with a warning; see `outcome`.
 
     Raises:
         ZeusConfigError: An argument or the training program is invalid; raised before the first
-            training step, for an unknown `monitor` as the first epoch with a validation ends.
+            training step or, if `monitor` is not logged, after the first epoch with a validation.
         ZeusMeterError: The energy meter cannot be opened.
         ZeusServiceUnavailable: The service does not answer when `fit` starts, and is required.
         ZeusJobConflict: The job id is registered with another configuration.
@@ -170,7 +173,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         weakref.finalize(self, self._private_file.unlink, missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or pickle: that of the callback without its running fit."""
+        """Return the state for a copy or a pickle: the callback without its running fit."""
         return vars(self) | {"_client": None, "_fit": None, "_late_error": None}
 
     @property

@@ -52,13 +52,13 @@ main.add_command(exec_command)
     show_default=True,
     help="Meter to check, as in the callbacks' meter=..., e.g. nvml:0,1.",
 )
-@click.option("--power-limit", is_flag=True, help="Also check permission to set power limits.")
+@click.option("--power-limit", is_flag=True, help="Fail if power limits cannot be set.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="URL of the service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
     Exits with 1 if training with these options would fail. Permission to set power limits is tested
-    by setting the present limit again.
+    by setting the current limit again.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -69,15 +69,15 @@ def doctor(meter: str, power_limit: bool, url: str | None) -> None:
         table.add_row(finding.what, escape(finding.where), works, escape(finding.details))
     console = Console()
     console.print(table)
-    outcome = "do not work here: see the rows marked no" if failed else "work here"
+    outcome = "Checks failed: see the rows marked no." if failed else "All required checks passed."
     unchecked = "" if url else " No service was checked; pass --url to check one."
-    console.print(f"These options {outcome}.{unchecked}")
+    console.print(f"{outcome}{unchecked}")
     sys.exit(failed)
 
 
 @main.command()
 def reset_power_limits() -> None:
-    """Restore power limits that a killed run left behind.
+    """Restore the power limits that killed runs changed.
 
     Limits that another program or a live run has set are left unchanged. Exits with 1 if a limit
     cannot be restored.

@@ -24,8 +24,8 @@ class ZeusEnergyCallback(Callback):
     It logs `zeus/energy_j`, `zeus/time_s` and `zeus/power_w` (mean) as each training epoch,
     validation and test ends. At the end it prints one line, with kg of CO2e and money if
     `$ZEUS_CARBON_INTENSITY` (grams per kWh) and `$ZEUS_PRICE_PER_KWH` are set. Joules are summed
-    over all ranks, and each device counts once; a fit's sanity check does not count. Beside
-    `ZeusBSOCallback`, which logs the same keys, a fit shows them in the progress bar only.
+    over all ranks, and each device counts once; a fit's sanity check does not count. If the Trainer
+    also has `ZeusBSOCallback`, which logs the same keys, a fit shows them only in the progress bar.
 
     Args:
         meter: `auto`, `nvml`, `rapl`, `cpu-estimate` or another one, as for `ZeusBSOCallback`.
@@ -51,7 +51,7 @@ class ZeusEnergyCallback(Callback):
         """The joules and seconds of the last fit, validation, test or prediction."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy or pickle, which has no part in a running measurement."""
+        """Return the state for a copy or a pickle, without the running measurement."""
         return vars(self) | {"_meter": None, "_counts": False}
 
     @override

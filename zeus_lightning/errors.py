@@ -24,7 +24,7 @@ class ZeusConfigError(ZeusError, ValueError):
 
 
 class ZeusMeterError(ZeusError):
-    """An energy meter cannot be opened or read; for a GPU's, `fields["cause"]` may say why."""
+    """An energy meter cannot be opened or read; for a GPU meter, `fields["cause"]` may say why."""
 
 
 class ZeusPowerError(ZeusError):

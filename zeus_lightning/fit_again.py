@@ -20,26 +20,26 @@ def fit(
     retries: int = 20,
     **arguments: Any,
 ) -> Trainer:
-    """Train until a trial has not failed, each time with a new Trainer, module and datamodule.
+    """Train until a trial does not fail, each time with a new Trainer, module and datamodule.
 
-    A batch size has failed if `fit` raises `ZeusTrialFailed`, runs out of memory, has too few
+    A trial has failed if `Trainer.fit` raises `ZeusTrialFailed`, runs out of memory, has too few
     batches in an epoch, or returns after a failure with `raise_on_failure=False`. Any other error
-    is raised. A control trial or a baseline that fails is the last: another would be the same.
+    is raised. A control trial or a baseline that fails is not retried: it would be the same again.
 
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.
         make_module: Makes the module.
-        make_datamodule: Makes the datamodule; without one, the module or `arguments` have the
+        make_datamodule: Makes the datamodule; without it, the module or `arguments` provide the
             dataloaders.
-        retries: Trials after the first one that fails.
-        **arguments: For `Trainer.fit`; `ckpt_path` for the first trial alone, which it resumes.
+        retries: Maximum number of trials after the first.
+        **arguments: Passed to `Trainer.fit`; `ckpt_path`, only for the first trial, resumes it.
 
     Returns:
-        The Trainer whose trial has converged. Its callback's `outcome` names another end of
-        training that is not a failure, such as `completed` for a baseline.
+        The Trainer of the trial that did not fail. Its callback's `outcome` says how that trial
+        ended: usually `converged`, or for example `completed` for a baseline.
 
     Raises:
-        ZeusTrialFailed: The last trial also failed. If another error showed that, it is the cause.
+        ZeusTrialFailed: The last trial also failed. If another error ended it, that is the cause.
         ZeusConfigError: A Trainer has no `ZeusBSOCallback`, or is not new.
     """
     attempt = 0

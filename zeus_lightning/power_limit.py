@@ -20,22 +20,22 @@ from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
 class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
-    """Find the GPU power limit that a selector rates best while training runs, and train at it.
+    """While training runs, find the GPU power limit that a selector rates best, and train at it.
 
     The callback sets one limit after another and measures whole training batches; then it sets the
     best limit for the rest of the run. However training ends, it restores the limits found at the
-    start; after a SIGKILL, the next run does, or `zeus-lightning reset-power-limits`. Each rank
-    sets the limit of its own GPU; the limit is the same on all ranks. Where `$ZEUSD_SOCK_PATH` or
-    `$ZEUSD_HOST_PORT` names Zeus's daemon, it sets the limits for processes that may not.
+    start; after a SIGKILL, the next run or `zeus-lightning reset-power-limits` restores them. Each
+    rank sets the limit of its own GPU; the limit is the same on all ranks. If `$ZEUSD_SOCK_PATH` or
+    `$ZEUSD_HOST_PORT` names Zeus's daemon, the daemon sets the limits, without root.
 
     The measurements are stored for later runs, for each batch size and GPU model, in a file or at
-    the service: with `ZeusBSOCallback`, whose `eta_knob` counts, in its job; without it, in the job
-    `$ZEUS_JOB_ID` at `$ZEUS_SERVER_URL`. A run that finds them measures nothing and sets the limit
-    before its first step.
+    the service: with the job of `ZeusBSOCallback`, whose `eta_knob` is then used, or else with the
+    job `$ZEUS_JOB_ID` at `$ZEUS_SERVER_URL`. A run that finds them measures nothing and sets the
+    limit before its first step.
 
     It logs `zeus/power_limit_w`, `zeus/step_power_w` and `zeus/step_energy_j` for each limit that
-    it measures, and for the one that it sets for the rest of the run. Its attributes `profiled`,
-    `profile` and `limit_w` stay in the ranks' processes under `ddp_spawn` and `ddp_fork`.
+    it measures, and for the one that it sets for the rest of the run. Under `ddp_spawn` and
+    `ddp_fork`, `profiled`, `profile` and `limit_w` are set only in the ranks' processes.
 
     A selector says which limit is best: see `zeus_lightning.power.selectors`.
 
@@ -43,15 +43,15 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
         selector: `energy`, `time`, `zeus-cost`, `max-slowdown:1.1`, or a selector object.
         step_w: Watts between two limits.
         warmup_steps: Batches between setting a limit and measuring.
-        profile_steps: Minimum number of batches that are measured.
-        min_seconds: Minimum time that is measured, in seconds.
+        profile_steps: Minimum number of batches in a measurement.
+        min_seconds: Minimum duration of a measurement, in seconds.
         profile_path: JSON file, read if it exists, written after measuring.
-        apply: Whether to set limits, or only to report what a batch takes at the current limit or,
-            if there is a profile, which limit it shows to be best.
-        on_unavailable: What to do without a GPU, power control or permission: `warn` once, and
-            train on without setting limits, or `raise` an error before the first step.
-        meter: `auto`, the GPU that trains; `nvml:0,1` (NVML indices or UUIDs) or `amd:0`, for a run
-            that trains on the CPU; or an `EnergyMeter` of GPUs.
+        apply: Whether to set limits. If False, it only reports the energy and time of a batch at
+            the current limit or, if there is a profile, the limit that it would set.
+        on_unavailable: What to do without a GPU, power control or permission: `warn` once and
+            continue without setting limits, or `raise` an error before the first step.
+        meter: `auto`, the GPU used for training; `nvml:0,1` (NVML indices or UUIDs) or `amd:0`,
+            which name the GPUs; or an `EnergyMeter` that measures GPUs.
 
     Raises:
         ZeusConfigError: An argument is invalid, ranks share a GPU, or the GPUs have different

@@ -26,13 +26,13 @@ class PowerLimit(ShowsPowerLimit):
     """Find the best GPU power limit while a loop of Fabric, torch or another library trains.
 
     It does for such a loop what `ZeusPowerLimitCallback` does for a Trainer: it measures batches at
-    several limits, sets the best one for the rest of the block, and restores the earlier one as the
-    block is left, whichever way. After a SIGKILL, the next run restores it, or `zeus-lightning
-    reset-power-limits`. All ranks enter it, step, pause and leave it together.
+    several limits, sets the best one for the rest of the block, and restores the original one
+    however the block is left. After a SIGKILL, the next run or `zeus-lightning reset-power-limits`
+    restores it. All ranks enter the block, step, pause and leave it together.
 
     Args:
         batch_size: The batch size over all ranks, for which profiles are stored. Default: `run`'s.
-        steps: Training batches until the loop ends, at the latest. Default: unknown, a long run.
+        steps: Maximum number of training batches. Without it, the loop counts as a long one.
         fabric: Fabric, after `launch()`; its device is this rank's, and it logs what is measured.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         run: The `Recurrence` around this block, whose `eta_knob`, service and job are used.
@@ -40,8 +40,8 @@ class PowerLimit(ShowsPowerLimit):
         options: The arguments of `ZeusPowerLimitCallback`, by name, with its defaults.
 
     Raises:
-        ZeusError: As the block is entered, where `ZeusPowerLimitCallback` raises it in
-            `Trainer.fit`; a `ZeusConfigError` if `run` has not been entered before it.
+        ZeusError: When the block is entered, in the cases in which `ZeusPowerLimitCallback` raises
+            it in `Trainer.fit`; also a `ZeusConfigError` if `run` was not entered first.
 
     Example::
 

@@ -9,15 +9,15 @@ from zeus_lightning.errors import ZeusConfigError
 
 
 def eta_knob_of_prices(price_per_kwh: float, price_per_hour: float, max_power_w: float) -> float:
-    """Return the `eta_knob` at which a job's cost is proportional to what its runs cost.
+    """Return the `eta_knob` at which a job's cost is proportional to the price of its runs.
 
     With it, Zeus's cost (You, Chung and Chowdhury, NSDI 2023), eta ETA + (1 - eta) MaxPower TTA, is
-    a multiple of `ETA price_of_energy + TTA price_of_time`. It is part of a job's registration: for
-    prices that change, take their mean, or a job id for each tariff.
+    a multiple of `ETA price_of_energy + TTA price_of_time`. `eta_knob` is fixed per job: if prices
+    vary, use their mean, or one job id per tariff.
 
     Args:
-        price_per_kwh: Price of 3.6 MJ: electricity, or grams of CO2, in any currency.
-        price_per_hour: Price of an hour of the run, in the same one: the machine, or waiting.
+        price_per_kwh: Price of one kWh, in any currency or in grams of CO2.
+        price_per_hour: Price of one hour of the run in the same unit, such as the machine's rent.
         max_power_w: MaxPower of the run's devices in watts, times the PUE if there is one.
 
     Raises:

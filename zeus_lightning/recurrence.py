@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 
 
 class Recurrence(ShowsTrial):
-    """One run of a recurring job, in a loop of Fabric's, of torch's or of another library's.
+    """One run of a recurring job, in a training loop with Fabric, torch or another library.
 
-    It is to such a loop what `ZeusBSOCallback` is to a Trainer: it requests a batch size from the
-    service as the block is entered, measures, reports, and ends the trial as the block is left,
-    whichever way. All ranks enter it, report and leave it together; rank zero asks the service.
+    It does for such a loop what `ZeusBSOCallback` does for a Trainer: it requests a batch size when
+    the block is entered, measures and reports in the block, and ends the trial however the block is
+    left. All ranks enter the block, report and leave it together; rank zero calls the service.
 
     Args:
-        url: The service. Default: `$ZEUS_SERVER_URL`.
+        url: The service's URL. Default: `$ZEUS_SERVER_URL`.
         target_metric: Value of the metric that ends the training. Default: the registered job's; if
-            it has none, it is learned from baselines, for which the loop runs to completion.
+            it has none, the target is learned from baselines, whose loop runs to completion.
         baseline_runs: As for `ZeusBSOCallback`.
         batch_sizes: The batch sizes to choose from, over all ranks. Default: `default_batch_size`
             times 2**-3 to 2**3.
-        default_batch_size: The batch size to start from; one of them.
-        max_epochs: Reports after which the batch size has failed.
+        default_batch_size: The batch size to start from; one of `batch_sizes`.
+        max_epochs: Number of epochs after which a run that has not reached the target fails.
         job_id: The job. Default: `$ZEUS_JOB_ID`, else an error.
         monitor: The metric's name, which the service shows. Default: the job's, else `metric`.
-        mode: `max` if the metric rises to the target, `min` if it falls. Default: the job's, else
-            by the metric's name; an error if neither shows it.
+        mode: `max` if the metric should rise to the target, `min` if it should fall. Default: the
+            job's, else guessed from the metric's name; required if neither shows it.
         fabric: Fabric, after `launch()`; its device is this rank's.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
-        state: `state_dict()` of an earlier run's checkpoint: its trial is resumed, with the energy
-            and time that it had spent. If it had none, a trial is started. Rank zero's counts.
+        state: `state_dict()` from an earlier run's checkpoint, to resume its trial with the energy
+            and time already spent; if it is empty, a new trial starts. Only rank zero's is used.
         eta_knob: As for `ZeusBSOCallback`, as are `beta_knob`, `policy`, `meter` and
             `require_service`.
-        raise_on_failure: Whether a failed batch size raises `ZeusTrialFailed` as the block is left.
-            If not, it is a warning; see `outcome`.
+        raise_on_failure: Whether leaving the block raises `ZeusTrialFailed` if the batch size has
+            failed. If False, it warns; see `outcome`.
 
     Attributes:
         batch_size: The batch size of this run, over all ranks.

@@ -20,7 +20,7 @@ TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
 _REFUSED = (
-    "set ZEUSD_TOKEN if it requires a token, or start it with `--enable gpu-control,gpu-read`"
+    "set $ZEUSD_TOKEN if it requires a token, or start it with `--enable gpu-control,gpu-read`"
 )
 
 
@@ -74,7 +74,7 @@ class Zeusd:
         found = self._request("GET", "/discover")
         listed = found.get(key) if isinstance(found, dict) else None
         if not isinstance(listed, list):
-            raise _error(f"{self} does not list its {key}; update it to Zeus 0.16")
+            raise _error(f"{self} does not list its {key}; use zeusd from Zeus 0.16 or later")
         return listed
 
     def _request(self, method: str, path: str, **query: object) -> Any:
@@ -106,7 +106,9 @@ class Zeusd:
         try:
             return json.loads(body) if body else None
         except ValueError as error:
-            raise _error(f"{self} did not answer with JSON: {body[:200]!r}") from error
+            raise _error(
+                f"{self} did not answer with JSON: {body[:200]!r}; check zeusd's address"
+            ) from error
 
     def _connection(self) -> HTTPConnection:
         if "/" in self.address:

@@ -52,15 +52,19 @@ class _Commands(click.Group):
 def main() -> None:
     """The batch size service for recurring training jobs.
 
-    Settings are ZEUS_BSO_* variables in the environment or a .env file, such as ZEUS_BSO_TOKEN;
+    Settings are ZEUS_BSO_* variables, such as ZEUS_BSO_TOKEN, in the environment or a .env file;
     .env.example lists them all.
     """
 
 
 @main.command()
-@click.option("--bind", default="127.0.0.1:8765", show_default=True, help="HOST:PORT.")
+@click.option("--bind", default="127.0.0.1:8765", show_default=True, help="Address, as HOST:PORT.")
 @click.option(
-    "--workers", default=2, show_default=True, type=click.IntRange(1, 256), help="Processes."
+    "--workers",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    help="Worker processes.",
 )
 def serve(bind: str, workers: int) -> None:
     """Run the service.
@@ -206,7 +210,7 @@ def delete(job_id: str, force: bool, yes: bool) -> None:
 def prune(older_than_days: float) -> None:
     """Delete old reports, and rows of deleted jobs.
 
-    Trials and what was learned are kept. Safe while the service runs.
+    Trials and what was learned are kept. The service may be running.
     """
     from zeus_service import maintenance
 
@@ -237,7 +241,7 @@ def db() -> None:
 
 @db.command()
 def upgrade() -> None:
-    """Migrate to the revision that this version works with."""
+    """Migrate to the revision that this version needs."""
     app = create_app(load_config())
     database.upgrade(app)
     _show_revision(app)
@@ -245,7 +249,7 @@ def upgrade() -> None:
 
 @db.command()
 def current() -> None:
-    """Show the database's revision and the one this version works with."""
+    """Show the database's revision and the one this version needs."""
     _show_revision(create_app(load_config()))
 
 

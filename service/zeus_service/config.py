@@ -130,7 +130,7 @@ class Config(BaseModel):
         url = url.set(drivername=_DRIVERS[kind])
         if url.get_backend_name() == "sqlite":
             if not url.database or url.database == ":memory:":
-                raise ValueError("a SQLite database must be a file that all workers share")
+                raise ValueError("SQLite needs a file that all workers share: sqlite:///PATH")
             if url.host or url.query:
                 raise ValueError("a SQLite database's URL has only a path: sqlite:///PATH")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))

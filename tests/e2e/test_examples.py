@@ -156,7 +156,7 @@ def test_without_a_service_the_example_says_so_and_ends(tmp_path: Path) -> None:
     """On one rank: `test_distributed.py` shows that all raise it, and none waits."""
     nobody = f"--url=http://127.0.0.1:{free_port()}"
     printed = run_forked(DDP, nobody, "--devices=1", folder=tmp_path, status=1)
-    assert "check that the service runs, or pass require_service=False" in printed
+    assert "check the service, or pass require_service=False" in printed
 
 
 def test_the_yaml_config_trains(

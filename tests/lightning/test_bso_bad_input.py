@@ -233,7 +233,7 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert isinstance(error, ZeusConfigError)
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
-        f"{data.__name__} has batches of 8; build it on each call with "
+        f"{data.__name__} has batches of 8; build loaders on each call with "
         "batch_size=self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
@@ -298,7 +298,7 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
         error = tried(new_job(), url, Data())
     assert isinstance(error, ZeusServiceUnavailable)
     assert len(calls.bounds_s) == 1  # within two seconds, as `test_client.py` tests
-    remedies = ("check that the service runs", "pass require_service=False")
+    remedies = ("check the service", "pass require_service=False")
     for part in (url, "Connection refused", *remedies):
         assert part in str(error)
 

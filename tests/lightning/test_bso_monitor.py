@@ -185,7 +185,7 @@ class LogsElbo(Plain):
 
 
 def test_the_mode_is_asked_for_with_the_metric_if_no_name_shows_it(service: ServiceProcess) -> None:
-    message = "pass monitor='elbo' with mode='min' or 'max' to ZeusBSOCallback"
+    message = r"pass monitor='elbo' \(with mode='min' or 'max'\) to ZeusBSOCallback"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(zeus(service.url, monitor=None)).fit(LogsElbo(), Data())
 

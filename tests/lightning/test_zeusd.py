@@ -161,7 +161,7 @@ def test_an_older_daemon_or_another_server_is_an_error(socket_path: str, discove
 
         thread = Thread(target=serve)
         thread.start()
-        with pytest.raises(ZeusPowerError, match=r"update it to Zeus|did not answer with JSON"):
+        with pytest.raises(ZeusPowerError, match=r"use zeusd from Zeus|did not answer with JSON"):
             Zeusd(socket_path).gpu_ids()
         thread.join()
 

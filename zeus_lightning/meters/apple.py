@@ -53,7 +53,9 @@ class AppleMeter:
         try:
             found = self._monitor.get_cumulative_energy()
         except Exception as error:  # the library's own
-            raise ZeusMeterError(f"cannot read the energy of Apple silicon: {error}") from error
+            raise ZeusMeterError(
+                f'cannot read the energy of Apple silicon: {error}; pass meter="cpu-estimate"'
+            ) from error
         parts = [getattr(found, part, None) for part in _PARTS]
         if all(part is None for part in parts):
             raise ZeusMeterError('this Apple silicon reports no energy; pass meter="cpu-estimate"')

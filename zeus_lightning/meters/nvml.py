@@ -17,8 +17,8 @@ _NO_DRIVER = (
 _NO_SUCH_GPU = (
     "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
 )
-_NOT_SUPPORTED = 'MIG slices and some virtual GPUs do not report it; use meter="rapl"'
-_NO_LIMIT = "MIG slices and some laptops have no power limit"
+_NOT_SUPPORTED = 'MIG slices and some virtual GPUs do not report it; use meter="cpu-estimate"'
+_NO_LIMIT = "MIG slices and some laptops have none"
 _TO_READ = "give this user read and write access to /dev/nvidia*"
 _TO_SET = "run as root or with CAP_SYS_ADMIN, or use zeusd"
 _GPU_FAILED = "check `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"

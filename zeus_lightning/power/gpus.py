@@ -193,9 +193,10 @@ def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
         ranges_w: Lowest and highest settable limit, by a name for the message.
     """
     if len(set(ranges_w.values())) > 1:
-        listed = ", ".join(f"{who} {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())
+        listed = ", ".join(f"{who}: {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())
         raise ZeusConfigError(
-            f"the GPUs' power limits have different ranges, so they cannot share one: {listed}; "
+            "the GPUs have different power-limit ranges, so they cannot all use the same limit: "
+            f"{listed}; "
             "train on GPUs of one model"
         )
 

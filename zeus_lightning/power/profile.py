@@ -113,5 +113,8 @@ class PowerProfile:
         """
         chosen_w = selector.select(self.points, inputs)
         if chosen_w not in {point.limit_w for point in self.points}:
-            raise ZeusConfigError(f"the selector chose {chosen_w!r} W, which was not measured")
+            raise ZeusConfigError(
+                f"the selector chose {chosen_w!r} W, which was not measured; select() must return "
+                "the limit_w of one of its points"
+            )
         return replace(self, chosen_w=chosen_w, selector=selector.name, **asdict(inputs))

@@ -271,7 +271,7 @@ def _explain_record_errors() -> Iterator[None]:
     except OSError as error:
         raise ZeusPowerError(
             f"cannot record the original power limit in {records_folder()} ({error}); set "
-            "XDG_STATE_HOME to a writable folder",
+            "$XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error
 

@@ -79,8 +79,8 @@ def check_loaders(
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build it on each call with batch_size=self.{attribute}, or pass the "
-        "attribute's name as batch_arg_name"
+        f"of {sizes[0]}; build loaders on each call with batch_size=self.{attribute}, or pass "
+        "batch_arg_name=..."
     )
 
 

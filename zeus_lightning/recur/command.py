@@ -64,7 +64,8 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, the run restarts at once. A later call continues with what was learned.
+    If a batch size fails, the run restarts at once. To continue with what was learned, run the
+    same command again.
     For example: zeus-lightning recur --recurrences 30 -- python train.py
     """
     if observe and compare:
@@ -83,7 +84,7 @@ def recur(
                 url, check = stack.enter_context(own).url, own.check
             client = BSOClient(url)
             client.check_access()
-            _print(console, f"Run output is in {output}; the service is at {url}.")
+            _print(console, f"The runs' output is in {output}; the service is at {url}.")
             driver = Driver(
                 command, mode, output, client, console, check, stop_on_error=stop_on_error
             )

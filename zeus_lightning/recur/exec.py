@@ -45,7 +45,10 @@ def exec_command(command: tuple[str, ...]) -> None:
         path = Path(named or f"{private}/outcome.json").absolute()
         TrialRecord.remove(path)
         if TrialRecord.read(path) is not None:
-            raise click.ClickException(f"cannot remove {path}, an earlier run's outcome file")
+            raise click.ClickException(
+                f"cannot remove {path}, an earlier run's outcome file; remove it, or set "
+                f"${OUTCOME_FILE} to another path"
+            )
         try:
             status = _run(command, {**os.environ, OUTCOME_FILE: str(path)})
         except OSError as error:

@@ -323,7 +323,7 @@ class Fit:
         self.run.end("not_converged" if has_failed else "errored", reason)
         self.trainer.should_stop |= record.outcome in FAILED
         if not has_failed:
-            raise ZeusConfigError(reason)
+            raise ZeusConfigError(f"{reason}; lower the batch size, or pass drop_last=False")
 
     def misfit(self) -> str | None:
         """Why the program cannot train with this batch size, unless it is the default.

@@ -96,13 +96,16 @@ class TrialRecord:
     def failure(self) -> str:
         """The summary of a trial whose batch size has failed, and what to do next."""
         if self.job.target_metric is None:
-            return f"{self.summary()}. No target can be learned from this baseline"
+            return (
+                f"{self.summary()}. No target can be learned from this baseline; correct the "
+                "program"
+            )
         if not self.trial.is_chosen:
             return (
-                f"{self.summary()}. This was a control trial: the next one would use the same "
-                "batch size"
+                f"{self.summary()}. Another control trial would do the same: check the target and "
+                "the program"
             )
-        return f"{self.summary()}. Run the job again: it may get another batch size"
+        return f"{self.summary()}. Run the job again for another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""
@@ -136,7 +139,7 @@ class TrialRecord:
         else:
             return
         raise ZeusConfigError(
-            f"the checkpoint belongs to {self}, {problem}; start a new trial without the checkpoint"
+            f"the checkpoint belongs to {self}, {problem}; start a new trial instead"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +168,10 @@ class TrialRecord:
 
         path = path.resolve()
         if path.exists() and not path.is_file():
-            rank_zero_warn(f"zeus: cannot write the outcome to {path}: it is not a regular file")
+            rank_zero_warn(
+                f"zeus: cannot write the outcome to {path}: it is not a regular file; set "
+                "$ZEUS_OUTCOME_FILE to another path"
+            )
             return
         try:
             replace_file(path, json.dumps({**self.to_json(), "cost_j": self.cost_j}))

@@ -95,7 +95,7 @@ class Run:
         except ZeusServiceUnavailable as error:
             if self._require_service:
                 raise ZeusServiceUnavailable(
-                    f"{error.message}; check that the service runs, or pass "
+                    f"{error.message}; check the service, or pass "
                     "require_service=False to train without it",
                     error.fields,
                 ) from None
@@ -345,7 +345,7 @@ class Run:
                 answered = f"but the service answered: {error.message}"
         if outcome == "diverged":  # certain without the service
             return end
-        unreached = f"and the service could not be reached ({len(record.unsent)} reports not sent)"
+        unreached = f"and the service could not be reached (reports not sent: {len(record.unsent)})"
         return replace(end, outcome="lost", reason=f"{reason}, {answered or unreached}")
 
     def _give_up(self, reason: str, *, end: bool) -> Decision:

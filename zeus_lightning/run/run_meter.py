@@ -53,8 +53,8 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
             counted.update(claim.devices)
         elif not counted.issuperset(claim.devices):
             raise ZeusConfigError(
-                f"rank {rank} shares {', '.join(sorted(again))} with a lower rank, but not its "
-                "other devices; give all ranks the same list of devices"
+                f"rank {rank} and a lower rank both measure {', '.join(sorted(again))}, but their "
+                "other devices differ; give all ranks the same list of devices"
             )
     return ranks
 
@@ -65,7 +65,7 @@ def check_models(claims: Sequence[Claim]) -> None:
     for rank, claim in enumerate(claims):
         ranks.setdefault(f"{claim.model} by {claim.meter}", []).append(str(rank))
     if len(ranks) > 1:
-        listed = "; ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
+        listed = " and ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
             f"the ranks measure different devices, whose costs cannot be compared: {listed}; train "
             "on devices of one model with one meter"
@@ -163,7 +163,7 @@ class RunMeter:
         text = f"the energy of {self._meter.device_model} with {self._meter.name}"
         text += f"; not included: {left_out}" if left_out else ""
         if self._meter.is_estimate and self._choice == "auto":
-            text += "; `zeus-lightning doctor` shows why no energy counter can be read"
+            text += "; no energy counter: see `zeus-lightning doctor`"
         return text
 
     def metrics(self, spent: Reading) -> dict[str, float]:

@@ -47,8 +47,8 @@ def start_trial(client: BSOClient, job: JobSpec, hardware: Hardware, share: int)
             raise
         rank_zero_warn(
             f"zeus: job {job.job_id!r} has no batch size left to try, so this run trains with "
-            f"the default, {job.default_batch_size}, to its end; if the target is out of reach, "
-            "use another job_id"
+            f"the default, {job.default_batch_size}, without early stopping; if the target is out "
+            "of reach, use another job_id"
         )
         trial = start(control=True)
     job = replace(job, target_metric=trial.target_metric)

@@ -96,7 +96,7 @@ def decide(
         outcome = "early_stopped"
         reason = (
             f"{'the cost so far' if spent else 'the cost expected at the next report'}, "
-            f"{energy(judged)}, exceeds the early-stopping threshold of {energy(cost_bound)}"
+            f"{energy(judged)}, exceeds the threshold of {energy(cost_bound)}"
         )
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"

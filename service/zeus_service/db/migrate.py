@@ -55,7 +55,9 @@ def upgrade(app: Flask) -> None:
             migrate = current_app.extensions["migrate"].migrate
             command.upgrade(migrate.get_config(MIGRATIONS), "head")
         except CommandError as error:
-            raise Unusable(f"cannot migrate {_shown()}: {error}") from error
+            raise Unusable(
+                f"cannot migrate {_shown()}: {error}; use the newer version that migrated it"
+            ) from error
 
 
 def current_revision() -> str | None:

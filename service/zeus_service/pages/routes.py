@@ -153,8 +153,8 @@ def delete(job_id: str) -> ResponseReturnValue:
         return _delete_form(job_id, "That is not the id of this job."), 422
     try:
         maintenance.delete_job(job_id, force="force" in request.form)
-    except JobBusy as error:
-        return _delete_form(job_id, error.message), 409
+    except JobBusy:
+        return _delete_form(job_id, "The job has runs in flight; tick the box to delete it."), 409
     return redirect("/", 303)
 
 

@@ -101,7 +101,7 @@ _POLICY = click.Choice(list(POLICIES))
     type=click.File("a", encoding="utf-8"),  # opened before the replays, emptied after them
     help="Write a row for each replay to this file.",
 )
-@click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Processes.")
+@click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Number of processes.")
 @click.option("--dask", metavar="ADDRESS", help="Use the workers of this Dask scheduler instead.")
 def simulate(
     *,

@@ -9,7 +9,7 @@ from fake_nvml import FakeDriver
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
 
-NO_LIMIT = "MIG slices and some laptops have no power limit$"
+NO_LIMIT = "MIG slices and some laptops have none$"
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:

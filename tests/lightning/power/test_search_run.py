@@ -153,7 +153,7 @@ def test_where_no_record_can_be_written_no_limit_is_set(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
-    with pytest.warns(UserWarning, match="observing only: .*set XDG_STATE_HOME to a writable"):
+    with pytest.warns(UserWarning, match=r"observing only: .*set \$XDG_STATE_HOME to a writable"):
         fit(callback, net)
     assert phases(net.limits_w) == [(250, 200)]
     assert not callback.profiled

@@ -62,7 +62,10 @@ ENDED = {"outcome": "converged", "reason": "the target is reached"}
         ({"job": job_spec(job_id="other")}, "but this run's job is 'other'"),
         ({"hardware": hardware(device_model="bigger")}, "which ran on 1 x test .*, not 1 x bigger"),
         ({"status": None}, r"which this service does not have \(a deleted job"),
-        ({"status": status(generation="later")}, r"which this service does not have \(a deleted job"),
+        (
+            {"status": status(generation="later")},
+            r"which this service does not have \(a deleted job",
+        ),
         ({"status": status(**ENDED)}, r"which ended as converged \(the target is reached\)"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_run_whose_job_has_no_batch_size_left_is_a_control_trial(
         in texts[0]
     )
     assert len(texts[0]) <= 200
-    assert "This was a control trial: the next one would use the same batch size" in texts[1]
+    assert "Another control trial would do the same: check the target and the program" in texts[1]
     assert "another batch size" not in texts[1]
 
 
@@ -133,7 +133,7 @@ def test_the_loop_of_a_recurrence_also_gets_a_control_trial(
     run = recurrence(service.url, job, **same_job)
     with (
         pytest.warns(UserWarning, match="no batch size left to try"),
-        pytest.raises(ZeusTrialFailed, match="This was a control trial"),
+        pytest.raises(ZeusTrialFailed, match="Another control trial would do the same"),
         run,
     ):
         run.report(0.1)

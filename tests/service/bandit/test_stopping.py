@@ -66,7 +66,7 @@ def test_past_the_bound_such_a_run_has_failed_even_at_its_target(epoch: int) -> 
     assert reached.outcome == "converged"
     past = decide(SPENT, report(6.1, metric=0.9, epoch=epoch), **known)
     assert past.outcome == "early_stopped"
-    assert "the cost so far, 6.10 J, exceeds the early-stopping threshold of 6.00 J" in past.reason
+    assert "the cost so far, 6.10 J, exceeds the threshold of 6.00 J" in past.reason
 
 
 def test_a_counter_that_went_back_expects_nothing_less() -> None:

@@ -190,7 +190,7 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     page = client.get("/job/job").text
     assert "1 control run" in page
     assert '<td class="minor">control</td>' in page
-    assert "never stopped early: a control" in client.get("/job/job").text
+    assert "never stopped early: a control trial" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
     assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
 
