@@ -132,7 +132,7 @@ def register(file: Path) -> None:
 )
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print only a job file for `register`.")
 def show(job_id: str, trials: int, as_yaml: bool) -> None:
-    """Show a job's batch sizes, the next trial and why, what was saved, and the latest trials."""
+    """Show a job's batch sizes, next trial with its reason, savings, and latest trials."""
     from zeus_service import job_file, optimizer
     from zeus_service.api import savings_report, text
     from zeus_service.api.messages import Job, Trial
@@ -216,7 +216,7 @@ def prune(older_than_days: float) -> None:
 
     with _database():
         dropped = maintenance.prune(older_than_s=older_than_days * 86400)
-    click.echo(f"deleted {dropped.reports} reports and {dropped.rows} rows of deleted jobs")
+    click.echo(f"deleted reports: {dropped.reports}; rows of deleted jobs: {dropped.rows}")
 
 
 @main.command()
@@ -227,7 +227,7 @@ def rebuild(job_id: str) -> None:
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("stored state was right" if same else "stored state was wrong; repaired")
+    click.echo("the stored state was right" if same else "the stored state was wrong; repaired")
 
 
 @main.group()
@@ -266,7 +266,7 @@ def _database() -> Iterator[None]:
 def _show_revision(app: Flask) -> None:
     with app.app_context():
         found, needed = database.current_revision(), database.known_revisions()[0]
-        click.echo(f"database revision {found}; this version needs {needed}")
+        click.echo(f"database revision {found or 'none'}; this version needs {needed}")
 
 
 def _print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

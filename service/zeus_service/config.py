@@ -67,17 +67,17 @@ class Config(BaseModel):
         database_password: Password to insert into the URL, without escapes.
         token: Bearer tokens that may read and write, separated by commas, so that they can be
             rotated: add the new one, distribute it, remove the old one. Printable ASCII without
-            blanks, at least 16 characters. Default: requests need no token, and the service
+            spaces, at least 16 characters. Default: requests need no token, and the service
             listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
         insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Anyone who can reach
-            the network then has full access, and so has any web page that a browser in it shows.
+            the network then has full access, and so does any web page open in a browser on it.
         allowed_hosts: Names of the service in addition to loopback names, separated by commas.
             Default: any name if a token or `insecure` is set, otherwise only loopback names.
         currency: Currency of both prices, such as `EUR`; pages show it before an amount.
-        price_per_kwh: Price of one kWh; shows savings as money.
-        price_per_gpu_hour: Price of one hour of one GPU; shows savings as money.
-        carbon_intensity: Grams of CO2 equivalent per kWh; shows savings as CO2e.
+        price_per_kwh: Price of one kWh; if set, savings are also shown as money.
+        price_per_gpu_hour: Price of one hour of one GPU; if set, savings are also shown as money.
+        carbon_intensity: Grams of CO2 equivalent per kWh; if set, savings are also shown as CO2e.
         log_level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
         log_format: `text`, or `json` for one JSON object per line.
     """

@@ -174,7 +174,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
 def test_if_the_program_names_no_metric_and_logs_none_the_error_says_both(
     service: ServiceProcess,
 ) -> None:
-    message = "names one; no epoch metric was logged either; call self.log"
+    message = "no metric to monitor: no epoch metric was logged; call self.log"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(zeus(service.url, monitor=None)).fit(LogsNothing(), Data())
 

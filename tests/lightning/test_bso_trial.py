@@ -282,7 +282,7 @@ def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
     assert "not_converged" in message
     assert "0.1 after 2 epochs, " in caplog.text
     assert "cost 104.0 J" in caplog.text
-    assert "Run the job again for another batch size" in message
+    assert "Run the job again: it may get another batch size" in message
     assert callback.outcome == "not_converged"
 
 
@@ -291,7 +291,7 @@ def test_a_run_expected_to_cross_the_cost_bound_is_stopped(service: ServiceProce
     trainer(zeus(service.url, job_id=job, meter=meter)).fit(Net((0.9,)), Data())
     meter.energy_j *= 100
     callback, steps = zeus(service.url, job_id=job, meter=meter), Steps()
-    with pytest.raises(ZeusTrialFailed, match=r"early_stopped.*early-stopping threshold"):
+    with pytest.raises(ZeusTrialFailed, match=r"early_stopped.*exceeds the threshold"):
         trainer(callback, steps).fit(Net((0.1,)), Data())
     assert steps.count == 64 / callback.trial.batch_size
     assert outcomes(service.url, job) == ["converged", "early_stopped"]

@@ -225,7 +225,7 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
         session.execute(update(Trial).values(ended_at=0))
         session.execute(update(Report).values(reported_at=0))
     result = zeus_service("prune", "--older-than-days=180", database_url=url)
-    assert result.stdout == "deleted 1 reports and 0 rows of deleted jobs\n"
+    assert result.stdout == "deleted reports: 1; rows of deleted jobs: 0\n"
     assert len(optimizer.list_trials("job")) == 1
 
 

@@ -266,7 +266,10 @@ class Profiler:
         self.points = self._search.estimates(self.windows)
         chosen_w = self._select(self.points)
         if chosen_w not in {point.limit_w for point in self.points}:
-            return self._give_up(f"the selector chose {chosen_w!r} W, which was not measured")
+            return self._give_up(
+                f"the selector chose {chosen_w!r} W, which was not measured; select() must return "
+                "the limit_w of one of its points"
+            )
         return self._finish(Done(chosen_w))
 
     def _set_limit(self, limit_w: int) -> tuple[Action, ...]:

@@ -122,7 +122,7 @@ def default_batch_size(
     if not found:
         similar = _similar_names(module if data is None else data)
         name = repr(similar[0]) if similar else "NAME, the attribute that train_dataloader() uses"
-        remedy = f"pass batch_arg_name={name}, or add {attribute!r} to size its batches"
+        remedy = f"pass batch_arg_name={name}, or add and use {attribute!r}"
         if type(data) is LightningDataModule:
             remedy = "pass dataloaders to fit() instead of a datamodule made by from_datasets()"
         raise ZeusConfigError(

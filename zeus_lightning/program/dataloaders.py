@@ -131,13 +131,11 @@ def too_few_batches(trainer: Trainer) -> str | None:
     for loader in train_loaders(trainer):
         batches = sized_len(loader)
         if batches and isinstance(part, float) and part * batches < 1:
-            return (
-                f"limit_train_batches={part} of an epoch's {batches} batches is less than one batch"
-            )
+            return f"limit_train_batches={part} is less than one batch (an epoch has {batches})"
     in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
     every_epoch = trainer.check_val_every_n_epoch is not None
     if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
-        return f"an epoch has {in_epoch} batches, fewer than val_check_interval={interval}"
+        return f"val_check_interval={interval} exceeds the batches of an epoch ({in_epoch})"
     return None
 
 

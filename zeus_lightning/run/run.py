@@ -378,7 +378,7 @@ class Run:
             if self._is_unavailable:
                 rank_zero_warn(
                     f"zeus: the batch size service at {client.url} is reachable again; sending "
-                    f"{len(record.unsent)} queued reports"
+                    f"the queued reports ({len(record.unsent)})"
                 )
             self._is_unavailable = False
             record.unsent.pop(0)

@@ -85,7 +85,7 @@ def _path_segment(job_id: str) -> str:
 
 
 class Registration(SparseSpec):
-    """A recurring job, with an id that can stand in a path as it is.
+    """A recurring job, whose id needs no escaping in a path.
 
     A field without a value takes the registered one, else the suggestion, else the default.
 
@@ -201,7 +201,7 @@ class Trial(Message):
 
 
 class JobSummary(Message):
-    """A job in a list; its best batch size is that on the latest hardware."""
+    """A job in a list; its best batch size is the best on the latest hardware."""
 
     job_id: str
     state: JobState

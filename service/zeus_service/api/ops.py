@@ -174,7 +174,7 @@ class _Database(Collector):
             ("zeus_bso_carbon_intensity_grams_per_kwh", config.carbon_intensity),
         ):
             if value is not None:
-                yield GaugeMetricFamily(name, "As configured.", value)
+                yield GaugeMetricFamily(name, "The setting of this name.", value)
 
 
 def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:

@@ -37,7 +37,7 @@ class Spent(Message):
 
 @dataclass(frozen=True)
 class SavedAmounts(Amounts):
-    """What was saved; `money` and `co2e_kg` where the service knows prices and the intensity.
+    """What was saved; `money` and `co2e_kg` are null without prices and a carbon intensity.
 
     Args:
         money: The price of the energy and of the GPUs' time, in `currency`.
@@ -62,7 +62,7 @@ class SavedInWeek(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedOnHardware(Hardware):
-    """What a job has saved on one hardware.
+    """What a job has saved on one kind of hardware.
 
     Args:
         expected: What one run of the default is expected to spend there now; null if nothing is

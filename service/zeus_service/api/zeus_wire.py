@@ -270,7 +270,7 @@ def _reason_text(batch_size: int, decision: stopping.Decision) -> str:
 
 
 def _finished(trial_number: int, outcome: Outcome) -> ResponseReturnValue:
-    return _answer(outcome, f"the result of trial {trial_number}, {outcome}, is already reported.")
+    return _answer(outcome, f"the result of trial {trial_number}, {outcome}, was already reported.")
 
 
 def _answer(outcome: Outcome | None, message: str) -> ResponseReturnValue:

@@ -40,9 +40,9 @@ def print_table(tallies: Iterable[Tally]) -> None:
             complete = [each for each in replays if not each.none_left]
             if unreached := sum(each.unreached for each in replays):
                 notes.append(
-                    f"{workload} {gpu} with {key.policy}: {unreached} recurrences never reached "
-                    f"the target; {len(replays) - len(complete)} of {len(replays)} replays gave up "
-                    "and are left out. Allow more epochs"
+                    f"{workload} {gpu} with {key.policy}: recurrences that never reached the "
+                    f"target: {unreached}; replays that gave up and are left out: "
+                    f"{len(replays) - len(complete)} of {len(replays)}. Allow more epochs"
                 )
             table.add_row(
                 f"  {key.policy}",

@@ -40,8 +40,8 @@ def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(
     sent = [request.body["sequence"] for request in proxy.seen if request.kind == "report"]
     assert sent == [1, 1, 1, 2, 3, 4, 5, 5, 5, 6, 7, 8, 9]
     texts = [str(each.message) for each in recwarn]
-    kinds = ["later" if "sent later" in text else text[-16:] for text in texts if "sen" in text]
-    assert kinds == ["later", "3 queued reports", "later", "3 queued reports"]
+    kinds = ["later" if "sent later" in text else text[-22:] for text in texts if "sen" in text]
+    assert kinds == ["later", "the queued reports (3)", "later", "the queued reports (3)"]
     assert outcomes(service.url, job) == ["converged"]
 
 

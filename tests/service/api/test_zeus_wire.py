@@ -168,7 +168,7 @@ def test_any_report_after_the_end_gets_the_outcome(
         answer = wire("POST", "/report", result(trial, epoch, metric=metric)).json()
         assert answer["stop_train"]
         assert answer["converged"] == (metric == 0.9)
-        assert answer["message"].endswith("is already reported.") == (number > 0)
+        assert answer["message"].endswith("was already reported.") == (number > 0)
 
 
 def test_a_run_past_the_bound_has_failed_even_at_its_target(

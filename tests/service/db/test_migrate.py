@@ -168,7 +168,7 @@ def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
     assert db_command("current") == f"database revision {head}; {needs}"
     with create_app(Config(database_url=database_url)).app_context():
         flask_migrate.downgrade(revision="base")
-    assert db_command("current") == f"database revision None; {needs}"
+    assert db_command("current") == f"database revision none; {needs}"
     for _ in range(2):
         assert db_command("upgrade") == f"database revision {head}; {needs}"
 

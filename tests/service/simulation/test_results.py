@@ -67,9 +67,9 @@ def test_a_replay_without_a_batch_size_left_counts_for_no_ratio(
     assert zeus[:2] == ["zeus", "1.250"]
     assert other[:3] == ["other", "gave", "up"]
     legend = " ".join(output.split())
-    assert "rtx6000 with zeus: 1 recurrences never reached the target" in legend
-    assert "1 of 2 replays gave up and are left out" in legend
-    assert "1 of 1 replays gave up and are left out" in legend
+    assert "rtx6000 with zeus: recurrences that never reached the target: 1" in legend
+    assert "replays that gave up and are left out: 1 of 2" in legend
+    assert "replays that gave up and are left out: 1 of 1" in legend
 
 
 def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
@@ -78,4 +78,4 @@ def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
     print_table([TALLY, replace(dearer(0.1), unreached=3)])
     output = capsys.readouterr().out
     assert output.splitlines()[4].split()[:2] == ["zeus", "1.300±.050"]
-    assert "3 recurrences never reached the target" in " ".join(output.split())
+    assert "recurrences that never reached the target: 3" in " ".join(output.split())
