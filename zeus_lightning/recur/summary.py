@@ -75,7 +75,7 @@ def table(tries: Sequence[Try]) -> Table | None:
                 str(sum(map(len, recurrences))),
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
-    notes = []
+    notes = ["cost: a weighted sum of energy and time"]
     earlier = sum(each.run.earlier_trials for each in tries if each.run)
     if earlier:
         notes.append(f"only the last trial of each try is counted (trials left out: {earlier})")

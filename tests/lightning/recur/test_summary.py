@@ -59,6 +59,7 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
     assert ["control", "0", "of", "1", "1", "2.0", "1.0", "3.0"] in rows
     assert ["chosen", "2", "of", "2", "4", "3.0", "1.5", "4.5"] in rows
     notes = (
+        "cost: a weighted sum of energy and time",
         "only the last trial of each try is counted (trials left out: 4)",
         "baselines train to completion, chosen runs only to the target",
         "tries without a report (counted as 0 J and 0 s): 1",
