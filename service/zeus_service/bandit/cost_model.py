@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zeus_service.bandit import curve
 from zeus_service.bandit.curve_model import Floats, Posterior, Prior, infer
@@ -68,11 +69,13 @@ class CostPosterior:
         epoch_cost: That of the log cost of an epoch, in joules.
         is_measured: Whether any epoch was measured on this hardware. If not, costs are those of
             other hardware: they can be compared with each other, but their height is unknown.
+        has_converged: (n,), whether a batch size has converged, outliers left out.
     """
 
     epochs: Posterior
     epoch_cost: Posterior
     is_measured: bool
+    has_converged: NDArray[np.bool_]
 
     @cached_property
     def mean(self) -> Floats:
@@ -162,8 +165,10 @@ def cost_posterior(
         curves: What is known of the cost of an epoch, by the hardware's key.
         key: The hardware's.
     """
-    of_epochs = epochs_posterior(spec, without_outlier(spec, epochs))
+    epochs = without_outlier(spec, epochs)
+    of_epochs = epochs_posterior(spec, epochs)
     of_epoch_cost = epoch_cost_posterior(spec, curves, key)
     if of_epochs is None or of_epoch_cost is None:
         return None
-    return CostPosterior(of_epochs, of_epoch_cost, key in curves and curve.is_known(curves[key]))
+    is_measured = key in curves and curve.is_known(curves[key])
+    return CostPosterior(of_epochs, of_epoch_cost, is_measured, np.array(epochs["weight"]) > 0)

@@ -129,7 +129,7 @@ class Posterior:
         """The variance of a run's logarithm around its expectation."""
         return float(self.share @ self.noises[self.group] ** 2)
 
-    @property
+    @cached_property
     def _variances(self) -> Floats:
         """(m, n), the variances in a component."""
         variances: Floats = np.square(self.factors).sum(axis=2) + self.own

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_service.bandit import curve
-from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior, without_outlier
+from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior
 from zeus_service.bandit.curve_model import Floats, lowest, normal_cdf
 from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
 from zeus_service.bandit.hardware import Hardware
@@ -35,9 +35,8 @@ class Outlook:
         self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
     ) -> None:
         self._posterior = posterior
-        self._known = _is_known(spec, state)
         self.never, rate = infer_failures(spec, state, hardware)
-        self._log_unit = float(posterior.mean[self._known].min())
+        self._log_unit = float(posterior.mean[posterior.has_converged].min())
         self._log_bound = log_cost_bound(spec, state, hardware, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
@@ -46,7 +45,7 @@ class Outlook:
 
     def best(self, alive: NDArray[np.intp]) -> int:
         """The index of the cheapest among those alive that have a cost."""
-        known = alive[self._known[alive]]
+        known = alive[self._posterior.has_converged[alive]]
         known = known if len(known) else alive
         return int(known[lowest(self.log_cost[known])])
 
@@ -163,7 +162,7 @@ def log_cost_bound(
     """The logarithm of `cost_bound`."""
     if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
-    known = _is_known(spec, state) & find_alive(spec, state, hardware)
+    known = posterior.has_converged & find_alive(spec, state, hardware)
     if not known.any():
         return math.inf
     best = np.flatnonzero(known)[lowest(posterior.mean[known])]
@@ -173,12 +172,6 @@ def log_cost_bound(
     doublings: int = max(0, hardware_state(spec, state, hardware)["stops_in_a_row"] - 1)
     bound = max(mean + noise / 2 + math.log(spec.beta_knob), mean + room)
     return bound + doublings * math.log(2)
-
-
-def _is_known(spec: JobSpec, state: State) -> NDArray[np.bool_]:
-    """(n,), whether a batch size has converged, outliers left out."""
-    known: NDArray[np.bool_] = np.array(without_outlier(spec, state["epochs"])["weight"]) > 0
-    return known
 
 
 def find_alive(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
