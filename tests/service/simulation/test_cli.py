@@ -145,7 +145,7 @@ def test_a_policy_that_gives_up_leaves_the_others_their_results(traces: Path) ->
     assert result.exit_code == 0
     assert row_of("default", result)[:2] == ["gave", "up"]
     assert float(row_of("information_directed", result)[0].split("±")[0]) > 1
-    assert "2 of 2 replays gave up" in " ".join(result.stdout.split())
+    assert "gave up and are left out: 2 of 2" in " ".join(result.stdout.split())
 
 
 def test_a_large_beta_stops_no_run(traces: Path) -> None:
