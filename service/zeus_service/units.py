@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 ENERGIES = {"MWh": 3.6e9, "kWh": 3.6e6, "Wh": 3.6e3, "J": 1.0}
 """Units of bills, in joules."""
@@ -17,9 +17,14 @@ def runs(count: int) -> str:
     return f"{count:,} run{'' if count == 1 else 's'}"
 
 
-def energy(value: float | None) -> str:
-    """Joules, of an energy or a cost: `12.3 kWh`."""
-    return with_unit(value, ENERGIES)
+def energy(value: float | None, units: Mapping[str, float] = ENERGIES) -> str:
+    """Joules, of an energy or a cost, in the unit of these that fits: `12.3 kWh`."""
+    return with_unit(value, units)
+
+
+def shared_unit(values: Iterable[float | None]) -> dict[str, float]:
+    """The unit that fits the largest of some joules, in which all can be compared; its size."""
+    return dict([fitting_unit(max(filter(None, values), default=0.0), ENERGIES)])
 
 
 def energy_range(low: float, high: float) -> str:

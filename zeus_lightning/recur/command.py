@@ -84,7 +84,7 @@ def recur(
                 url, check = stack.enter_context(own).url, own.check
             client = BSOClient(url)
             client.check_access()
-            _print(console, f"The runs' output is in {output}; the service is at {url}.")
+            _print(console, f"The runs' output is in {output}; their service is at {url}.")
             driver = Driver(
                 command, mode, output, client, console, check, stop_on_error=stop_on_error
             )

@@ -265,10 +265,16 @@ def _warn_of_threads(processes: int, threads: int) -> None:
     cores = usable_cores()
     if processes * threads > cores:
         wanted = max(cores // processes, 1)
-        fewer = f"set OMP_NUM_THREADS={wanted}, or call torch.set_num_threads({wanted})"
+        remedy = f"set OMP_NUM_THREADS={wanted}"
+        if threads == 1:
+            remedy = f"use {cores} devices or fewer"
+        elif os.environ.get("OMP_NUM_THREADS") == str(wanted):  # it was overridden
+            remedy = (
+                f"replace torch.set_num_threads({threads}) with torch.set_num_threads({wanted})"
+            )
         rank_zero_warn(
             f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
-            f"each other; {fewer if threads > 1 else f'use {cores} devices or fewer'}"
+            f"each other; {remedy}"
         )
 
 

@@ -15,8 +15,8 @@ from zeus_service.units import (
     ENERGIES,
     NONE,
     energy,
-    energy_range,
     range_with_unit,
+    shared_unit,
     significant,
     with_minus,
     with_unit,
@@ -128,10 +128,11 @@ def batch_size_rows(
         next_trial: What the next trial gets.
         mean_costs: In joules, of the trials there that converged, by batch size.
     """
-    best = on.arm(on.best_batch_size) if on else None
+    best, arms = (on.arm(on.best_batch_size), on.arms) if on else (None, [])
+    units = shared_unit(arm.mean for arm in arms)
     rows = []
-    for arm in on.arms if on else []:
-        low_high = NONE if arm.interval is None else energy_range(*arm.interval)
+    for arm in arms:
+        low_high = NONE if arm.interval is None else range_with_unit(*arm.interval, units)
         against = NONE
         if arm.mean and best and best.mean and arm != best:
             against = with_minus(f"{100 * (arm.mean / best.mean - 1):+,.0f} %")
@@ -141,8 +142,8 @@ def batch_size_rows(
             status_in_words(arm.status) if arm.status != "alive" else "",
         ]
         state = ", ".join(filter(None, states)) or ("" if arm.pulls else "not tried")
-        measured = energy(mean_costs.get(arm.batch_size))
-        rows.append(
-            (arm.batch_size, arm.pulls, energy(arm.mean), low_high, measured, against, state)
+        expected, measured = (
+            energy(cost, units) for cost in (arm.mean, mean_costs.get(arm.batch_size))
         )
+        rows.append((arm.batch_size, arm.pulls, expected, low_high, measured, against, state))
     return rows

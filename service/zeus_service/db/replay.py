@@ -104,13 +104,15 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
         relation = ">=" if spec.higher_is_better else "<="
         note = f"; the target is {relation} {spec.target_metric:.6g}"
         if are_equal:
-            note += f", the best value of every baseline: {_OWN_TARGET}"
+            note += ", with no margin, since all baselines are equal: use another job_id, and "
+            note += "vary the seed or pass target_metric"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
             note += f", which every baseline reached at its first validation: {_OWN_TARGET}"
         else:
             note += ", which 9 in 10 default runs should reach"
     elif spec.target_metric is None and are_equal:
-        note = f", as in every baseline: vary the seed if it is fixed, or {_OWN_TARGET}"
+        note = ", the same as before, which leaves the target no margin: vary the seed, or "
+        note += _OWN_TARGET
     if spec.target_metric is not None:
         for baseline in baselines:
             _judge(spec, baseline, reports[baseline.trial_number])
@@ -135,7 +137,7 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     baseline.outcome = "converged"
     for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
         setattr(baseline, name, getattr(first, name))
-    reached = f"; reached the target in epoch {first.epoch}"
+    reached = f"; reached the target after {first.epoch} epoch{'s' * (first.epoch != 1)}"
     baseline.reason = f"{baseline.reason}{reached}"[:MAX_REASON]
 
 

@@ -169,7 +169,7 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         "yaxis": plot.energy_axis("saved", data),
         "showlegend": False,
     }
-    note = "Compared with runs with the default batch size; the band is the 95 % interval."
+    note = "The band is the 95 % interval."
     if savings.estimated:
         note += " Energy is estimated."
     summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."

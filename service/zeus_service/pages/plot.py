@@ -106,14 +106,14 @@ def line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
         f"{axis}1": at,
         f"{axis}ref": axis,
         f"{across}0": 0,
-        f"{across}1": 1,
+        f"{across}1": 1 if axis == "y" else 0.94,  # below its label
         f"{across}ref": f"{across} domain",
         "line": {"color": colour, "dash": "dash", "width": 1.5},
         "label": {
             "text": text,
             "textposition": "end",
             "textangle": 0,
-            "yanchor": "top",
+            "yanchor": "top" if axis == "y" else "bottom",
             "xanchor": "right" if axis == "y" else "center",
         },
     }

@@ -37,7 +37,7 @@ from zeus_service.pages import answers, figures, plot, run_filter
 from zeus_service.pages.overview import positive_int, set_up_overview
 from zeus_service.pages.session import require_writing, set_up_session
 from zeus_service.savings.report import J_PER_KWH
-from zeus_service.units import energy, energy_range, runs, significant
+from zeus_service.units import energy, energy_range, runs, shared_unit, significant
 
 pages = APIBlueprint(
     "pages",
@@ -73,7 +73,7 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
-    for shown in (runs, energy, text.seconds, significant,
+    for shown in (runs, energy, shared_unit, text.seconds, significant,
                   text.number, text.iso, text.utc, text.day, text.job_path, text.money,
                   text.saved_share, text.words, text.host_load, price):  # fmt: skip
         environment.filters[shown.__name__] = shown

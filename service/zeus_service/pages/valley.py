@@ -12,7 +12,7 @@ from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
-from zeus_service.units import energy, energy_range
+from zeus_service.units import energy, range_with_unit, shared_unit
 
 OUTCOMES = {
     "converged": (GREEN, "circle"),
@@ -85,13 +85,19 @@ def _estimates(on: OnHardware, window: plot.Window, labelled: set[int | None]) -
     if not known:
         return []
     sizes, means = [arm.batch_size for arm, _, _ in known], [mean for _, mean, _ in known]
+    units = shared_unit(means)
     places = list(zip(sizes, means, strict=True))
     curve = plot.curve("expected", sizes, means, BLUE) | {
         "mode": "lines+markers+text",
         "marker": {"size": 5},
-        "text": [_SPACED.format(energy(mean)) if size in labelled else "" for size, mean in places],
+        "text": [
+            _SPACED.format(energy(mean, units)) if size in labelled else "" for size, mean in places
+        ],
         "textposition": [_place(means, index) for index in range(len(means))],
-        "hovertext": [f"{energy(y)}, {energy_range(*interval)}" for _, y, interval in known],
+        "hovertext": [
+            f"{energy(mean, units)}, {range_with_unit(*interval, units)}"
+            for _, mean, interval in known
+        ],
         "hovertemplate": "%{x}: %{hovertext}<extra></extra>",
         "error_y": {
             "type": "data",

@@ -44,7 +44,10 @@ def test_the_load_of_a_host_is_the_mean_of_its_load_averages_per_core(
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder, more: int) -> None:
+def test_more_threads_than_cores_are_a_warning(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores, before = usable_cores(), torch.get_num_threads()
     torch.set_num_threads(cores + more)
     try:
@@ -52,7 +55,7 @@ def test_more_threads_than_cores_are_a_warning(recwarn: pytest.WarningsRecorder,
     finally:
         torch.set_num_threads(before)
     text = f"zeus: the run's {cores + 1} threads share {cores} cores, so they wait for each other; "
-    remedy = f"set OMP_NUM_THREADS={cores}, or call torch.set_num_threads({cores})"
+    remedy = f"set OMP_NUM_THREADS={cores}"
     assert [str(each.message) for each in recwarn] == [text + remedy] * more
 
 
@@ -67,6 +70,16 @@ def test_threads_of_all_processes_are_counted_against_the_cores(
     text = f"the run's {processes * threads} threads share 8 cores, .*; {remedy}"
     with pytest.warns(UserWarning, match=text):
         _warn_of_threads(processes, threads)
+
+
+def test_a_program_that_overrides_the_variable_is_told_what_to_replace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zeus_lightning.meters.cpu_estimate.usable_cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    remedy = r"; replace torch.set_num_threads\(10\) with torch.set_num_threads\(2\)$"
+    with pytest.warns(UserWarning, match=remedy):
+        _warn_of_threads(1, 10)
 
 
 @pytest.mark.parametrize("choice", ["auto", "cpu-estimate"])

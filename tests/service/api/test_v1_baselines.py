@@ -109,7 +109,7 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
     reason = other.baseline(0.2, 0.51)["reason"]
-    assert "; reached the target in epoch 2; the target is" in reason
+    assert "; reached the target after 2 epochs; the target is" in reason
     assert reason.endswith(", which 9 in 10 default runs should reach")
 
 
@@ -120,7 +120,7 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
     for trial, best in zip(job.trials(), BEST, strict=True):
         assert (trial["outcome"], trial["epoch"], trial["metric"]) == ("converged", 2, best)
         assert (trial["time_s"], trial["energy_j"], trial["cost"]) == (20.0, 1000.0, 1500.0)
-        assert "; reached the target in epoch 2" in trial["reason"]
+        assert "; reached the target after 2 epochs" in trial["reason"]
     savings = api("GET", f"/jobs/{job.id}/savings").json()
     assert savings["recurrences"] == 3
     assert savings["saved"]["energy_j"]["estimate"] == pytest.approx(0.0, abs=1e-6)
@@ -130,10 +130,10 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     job = LearningJob(api)
     assert "vary" not in job.baseline(0.1, 0.1)["reason"]
     remedy = "pass target_metric with another job_id"
-    seed = "0.1, as in every baseline: vary the seed if it is fixed, or "
+    seed = "0.1, the same as before, which leaves the target no margin: vary the seed, or "
     assert job.baseline(0.1, 0.1)["reason"].endswith(f"{seed}{remedy}")
-    target = "the target is >= 0.1, the best value of every baseline: "
-    assert job.baseline(0.1, 0.1)["reason"].endswith(f"{target}{remedy}")
+    target = "; the target is >= 0.1, with no margin, since all baselines are equal: "
+    assert target in job.baseline(0.1, 0.1)["reason"]
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
 
