@@ -56,9 +56,8 @@ def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
         optimizer.start_trial("job")
         optimizer.report("job", number, report(1, energy_j=1e6, time_s=1.0, metric=0.1))
     text = text_of(client, "/job/job")
-    assert (
-        "A cost is 25 % of the energy plus 75 % of what full power would use in that time" in text
-    )
+    full = "what full power would use in the same time"
+    assert f"A run's cost is 25 % of its energy plus 75 % of {full}" in text
     (found,) = re.findall(r"Stop limit: [\d.]+ \S+ \(([\d.]+) . best\)", text)
     on = client.get("/api/v1/jobs/job").json["hardware"][0]
     (best,) = (arm for arm in on["arms"] if arm["batch_size"] == on["best_batch_size"])
