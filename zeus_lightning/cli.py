@@ -52,7 +52,7 @@ main.add_command(exec_command)
     show_default=True,
     help="Meter to check, as in the callbacks' meter=..., e.g. nvml:0,1.",
 )
-@click.option("--power-limit", is_flag=True, help="Fail if power limits cannot be set.")
+@click.option("--power-limit", is_flag=True, help="Fail if this user may not set power limits.")
 @click.option("--url", envvar="ZEUS_SERVER_URL", show_envvar=True, help="URL of the service.")
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.

@@ -137,7 +137,7 @@ def test_a_baseline_that_max_time_ends_says_that_it_does_not_count(
     with pytest.warns(UserWarning, match="this baseline counts only if it is resumed"):
         trainer(callback, max_time={"milliseconds": 300}, max_epochs=-1).fit(Net((0.1,)), Data())
     assert callback.outcome == "interrupted"
-    assert callback._record.asks_for_action  # so `recur` prints it
+    assert callback._record.asks_for_action
 
 
 def test_a_learned_target_that_asks_for_nothing_is_a_warning(service: ServiceProcess) -> None:

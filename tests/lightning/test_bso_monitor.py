@@ -171,7 +171,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     assert outcomes(service.url, job) == []
 
 
-def test_if_the_program_names_no_metric_and_logs_none_the_error_says_both(
+def test_if_the_program_names_no_metric_and_logs_none_the_error_says_how_to_log_one(
     service: ServiceProcess,
 ) -> None:
     message = "no metric to monitor: no epoch metric was logged; call self.log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from zeus_service.units import MINUS, NONE, energy, energy_range
+from zeus_service.units import MINUS, NONE, energy, energy_range, shared_unit
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ def test_a_range_has_the_unit_of_its_larger_end() -> None:
     assert energy_range(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
     assert energy_range(-7.2e6, 9.0e4) == f"{MINUS}2.00 to 0.0250 kWh"
     assert energy_range(36.0, 7.2e9) == "0 to 2.00 MWh"
+
+
+def test_energies_of_one_table_have_the_unit_of_the_largest() -> None:
+    values = [1.04 * 3.6e6, None, 563 * 3.6e3, 0.0]
+    units = shared_unit(values)
+    assert [energy(each, units) for each in values] == ["1.04 kWh", NONE, "0.563 kWh", "0 kWh"]
+    assert energy(12.0, shared_unit([])) == "12.0 J"

@@ -65,13 +65,13 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
         for name in names
         if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
     ]
-    mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in offered}
-    choices = " or ".join(f"monitor={name!r}{mode[name]}" for name in offered)
     if not offered:
         return ZeusConfigError(
             "no metric to monitor: no epoch metric was logged; call self.log(NAME, ..., "
             "on_epoch=True), and pass monitor=NAME to ZeusBSOCallback"
         )
+    mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in offered}
+    choices = " or ".join(f"monitor={name!r}{mode[name]}" for name in offered)
     return ZeusConfigError(
         "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "
         f"pass {choices} to ZeusBSOCallback"

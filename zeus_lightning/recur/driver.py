@@ -132,8 +132,9 @@ class Driver:
         self.tries.append(each)
         style = {"done": "", "again": "dim"}.get(each.result, "bold")
         self._print(summary.line(each), style)
-        if run is not None and (run.outcome in FAILED or run.trial.why == "baseline"):
-            self._print(f"        {run.reason}", "yellow" if run.asks_for_action else "dim")
+        if run and run.reason and (run.outcome in FAILED or run.trial.why == "baseline"):
+            is_usual = each.result in ("again", "done") and not run.asks_for_action
+            self._print(f"        {run.reason}", "dim" if is_usual else "yellow")
 
     def _wait_for_service(self) -> None:
         """Wait until the service answers, or a signal comes."""

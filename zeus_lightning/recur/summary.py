@@ -119,5 +119,5 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
-        unclear = ": too few runs to tell" if is_unclear else ""
+        unclear = ": not clearly different from 0" if is_unclear else ""
         yield f"  {name}: {estimate} {unit} ({low} to {high} {unit}){unclear}"

@@ -98,7 +98,7 @@ class TrialRecord:
         if self.job.target_metric is None:
             return (
                 f"{self.summary()}. No target can be learned from this baseline; correct the "
-                "program"
+                "program or its default batch size"
             )
         if not self.trial.is_chosen:
             return (

@@ -268,10 +268,9 @@ def _warn_of_threads(processes: int, threads: int) -> None:
         remedy = f"set OMP_NUM_THREADS={wanted}"
         if threads == 1:
             remedy = f"use {cores} devices or fewer"
-        elif os.environ.get("OMP_NUM_THREADS") == str(wanted):  # it was overridden
-            remedy = (
-                f"replace torch.set_num_threads({threads}) with torch.set_num_threads({wanted})"
-            )
+        elif os.environ.get("OMP_NUM_THREADS", str(threads)) != str(threads):
+            remedy = "the program overrides OMP_NUM_THREADS: make it call "
+            remedy += f"torch.set_num_threads({wanted})"
         rank_zero_warn(
             f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
             f"each other; {remedy}"

@@ -105,14 +105,14 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
         note = f"; the target is {relation} {spec.target_metric:.6g}"
         if are_equal:
             note += ", with no margin, since all baselines are equal: use another job_id, and "
-            note += "vary the seed or pass target_metric"
+            note += "vary a fixed seed or pass target_metric"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
             note += f", which every baseline reached at its first validation: {_OWN_TARGET}"
         else:
             note += ", which 9 in 10 default runs should reach"
     elif spec.target_metric is None and are_equal:
-        note = ", the same as before, which leaves the target no margin: vary the seed, or "
-        note += _OWN_TARGET
+        note = ", the same as before, which would leave the target no margin: vary the seed if it "
+        note += f"is fixed, or {_OWN_TARGET}"
     if spec.target_metric is not None:
         for baseline in baselines:
             _judge(spec, baseline, reports[baseline.trial_number])

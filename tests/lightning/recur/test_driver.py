@@ -35,6 +35,7 @@ print("try", len(seen), "says goodbye")
 record = json.loads(sys.argv[2]) | {"outcome": outcome}
 why = "control" if os.environ["ZEUS_CONTROL"] == "1" else "explore"
 record["trial"]["why"] = os.environ.get("WHY", why)
+record["reason"] = os.environ.get("REASON", record["reason"])
 record["job"]["default_batch_size"] = int(os.environ.get("DEFAULT", 8))
 if outcome:
     Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
@@ -295,3 +296,15 @@ def test_a_command_that_starts_no_trial_gets_advice(
     result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
     assert "no trial; the script must use ZeusBSOCallback" in result.output
+
+
+def test_a_baseline_says_what_it_reached(tmp_path: Path, service: ServiceProcess) -> None:
+    for reason in ("baseline 1 of 3: best val_acc 0.97", ""):
+        folder = tmp_path / (reason[:8] or "none")
+        folder.mkdir()
+        one = ("--recurrences=1", *scripted((0, "completed")))
+        output = recur(folder, service.url, *one, WHY="baseline", REASON=reason).output
+        lines = output.splitlines()
+        (row,) = (index for index, line in enumerate(lines) if " 1.1 " in line)
+        assert (lines[row + 1] == f"        {reason}") is bool(reason)
+        assert lines[row + 1].strip()

@@ -90,12 +90,12 @@ def test_nothing_saved_has_no_sign() -> None:
     assert "  energy: 0.0 J (-9.0 to 0.0 J)" in summary.saved("nightly", {"saved": amounts}, [])
 
 
-def test_an_interval_on_both_sides_of_zero_is_too_wide_to_tell() -> None:
+def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
     clear = {"estimate": 6.6, "low": 1.0, "high": 9.0}
     unclear = {"estimate": 6.6, "low": -72.9, "high": 86.0}
     amounts = {"saved": {"energy_j": unclear, "time_s": clear}}
     assert list(summary.saved("nightly", amounts, []))[1:] == [
-        "  energy: 6.6 J (-72.9 to 86.0 J): too few runs to tell",
+        "  energy: 6.6 J (-72.9 to 86.0 J): not clearly different from 0",
         "  time: 6.6 s (1.0 to 9.0 s)",
     ]
 

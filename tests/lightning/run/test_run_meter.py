@@ -66,18 +66,20 @@ def test_more_threads_than_cores_are_a_warning(
 def test_threads_of_all_processes_are_counted_against_the_cores(
     monkeypatch: pytest.MonkeyPatch, processes: int, threads: int, remedy: str
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("zeus_lightning.meters.cpu_estimate.usable_cores", lambda: 8)
     text = f"the run's {processes * threads} threads share 8 cores, .*; {remedy}"
     with pytest.warns(UserWarning, match=text):
         _warn_of_threads(processes, threads)
 
 
-def test_a_program_that_overrides_the_variable_is_told_what_to_replace(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("variable", ["1", "2"])
+def test_a_program_that_overrides_the_variable_is_told_what_to_call(
+    monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.cpu_estimate.usable_cores", lambda: 2)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    remedy = r"; replace torch.set_num_threads\(10\) with torch.set_num_threads\(2\)$"
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    remedy = r"overrides OMP_NUM_THREADS: make it call torch.set_num_threads\(2\)$"
     with pytest.warns(UserWarning, match=remedy):
         _warn_of_threads(1, 10)
 

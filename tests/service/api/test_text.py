@@ -55,6 +55,14 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
     assert shown.batch_size_rows(None, None, {}) == []
 
 
+def test_the_costs_of_one_table_have_one_unit() -> None:
+    arms = [ArmEstimate(8, 1, 1569.6, None, "alive"), ArmEstimate(16, 0, 3996.0, None, "alive")]
+    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=8, cost_bound=None, arms=arms)
+    rows = shown.batch_size_rows(on, None, {8: 1500.0})
+    assert [row[2] for row in rows] == ["0.436 Wh", "1.11 Wh"]
+    assert rows[0][4] == "0.417 Wh"
+
+
 def test_a_table_of_batch_sizes_fits_into_100_columns() -> None:
     statuses = ("alive", "not_converged", "out_of_memory", "early_stopped", "errored", "diverged")
     arms = [ArmEstimate(131072, 1234, 999.0, 900.0, status) for status in statuses]

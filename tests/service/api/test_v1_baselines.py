@@ -130,10 +130,12 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     job = LearningJob(api)
     assert "vary" not in job.baseline(0.1, 0.1)["reason"]
     remedy = "pass target_metric with another job_id"
-    seed = "0.1, the same as before, which leaves the target no margin: vary the seed, or "
+    seed = "0.1, the same as before, which would leave the target no margin: vary the seed if it "
+    seed += "is fixed, or "
     assert job.baseline(0.1, 0.1)["reason"].endswith(f"{seed}{remedy}")
-    target = "; the target is >= 0.1, with no margin, since all baselines are equal: "
-    assert target in job.baseline(0.1, 0.1)["reason"]
+    target = "; the target is >= 0.1, with no margin, since all baselines are equal: use another "
+    target += "job_id, and vary a fixed seed or pass target_metric"
+    assert job.baseline(0.1, 0.1)["reason"].endswith(target)
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
 

@@ -188,7 +188,7 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "as control" not in client.get("/job/job").text
     optimizer.start_trial("job", control=True)
     page = client.get("/job/job").text
-    assert "1 control trial" in page
+    assert "2 runs (control trials and baselines: 1)" in page
     assert '<td class="minor">control</td>' in page
     assert "never stopped early: a control trial" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
@@ -224,7 +224,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert "None" not in page
     assert "never stopped early: a baseline" in page
     assert "target not learned yet" in client.get("/job/job/trial/4").text
-    assert "4 control trials" in page
+    assert "4 runs (control trials and baselines: 4)" in page
     assert 'class="state learning"' in page
     for address in every_address(runs=2):
         assert client.get(address).status_code == 200, address
