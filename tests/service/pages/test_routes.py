@@ -188,7 +188,7 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "as control" not in client.get("/job/job").text
     optimizer.start_trial("job", control=True)
     page = client.get("/job/job").text
-    assert "2 runs (control trials and baselines: 1)" in page
+    assert "5 runs (control trials and baselines: 1)" in page
     assert '<td class="minor">control</td>' in page
     assert "never stopped early: a control trial" in client.get("/job/job").text
     assert "control: a control trial" in client.get("/job/job/trial/5").text
