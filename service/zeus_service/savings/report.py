@@ -28,8 +28,12 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """Half the width of the interval."""
-        return (self.high - self.low) / 2
+        """Half the width of the interval, if its lower end is not cut off."""
+        return self.high - self.estimate
+
+    def at_least(self, least: float) -> Estimate:
+        """The estimate of a number that is known not to be smaller."""
+        return replace(self, low=max(self.low, least))
 
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit, or priced; the factor is not negative."""
@@ -66,9 +70,13 @@ def _saved(era: Era, expected: Expected) -> Amounts:
     n = era.recurrences
     energy = Estimate.of(n * expected.energy_j - era.energy_j, n * expected.energy_error_j)
     time = Estimate.of(n * expected.time_s - era.time_s, n * expected.time_error_s)
+    # The default would have spent more than nothing.
+    energy, time = energy.at_least(-era.energy_j), time.at_least(-era.time_s)
     return Amounts(energy, time, time.times(era.hardware.num_devices))
 
 
 def _together(one: Amounts, other: Amounts) -> Amounts:
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    return Amounts(*(Estimate.of(a.estimate + b.estimate, a.error + b.error) for a, b in pairs))
+    return Amounts(
+        *(Estimate(a.estimate + b.estimate, a.low + b.low, a.high + b.high) for a, b in pairs)
+    )

@@ -26,3 +26,12 @@ def test_each_era_counts_the_gpus_of_its_own_hardware() -> None:
     assert found is not None
     assert found.time_s.estimate == 2 * (4 * 10 - 30)
     assert found.gpu_time_s.estimate == (HARDWARE.num_devices + 8) * (4 * 10 - 30)
+
+
+def test_nothing_is_said_to_have_cost_more_than_it_spent() -> None:
+    unclear = replace(ERA, expected=Expected(100.0, 10.0, 250.0, 2.0))
+    found = saved([unclear, unclear])
+    assert found is not None
+    assert (found.energy_j.low, found.energy_j.high) == (2 * -300.0, 2 * (100.0 + 4 * 250.0))
+    assert (found.time_s.low, found.time_s.high) == (2 * (10.0 - 8.0), 2 * (10.0 + 8.0))
+    assert found.energy_j.error == 2 * 4 * 250.0
