@@ -42,6 +42,7 @@ from zeus_service.savings.expected import (
     pooled,
     truncation,
 )
+from zeus_service.savings.lognormal import normal_score
 from zeus_service.savings.power import Profile
 
 DRIFT_ALLOWANCE = 0.25
@@ -261,10 +262,14 @@ def _mean_limit(arm: Arm, limit_w: float | None) -> float | None:
 
 
 def _surprise(ledger: Ledger, arm: Arm, log_cost: float) -> float:
-    """By how many standard deviations a run's log cost exceeds the mean of its batch size."""
-    deviation = noise(ledger)[0][2]
+    """By how many standard deviations a run's log cost exceeds the mean of its batch size.
+
+    While few runs say what a deviation is, the same excess is less of a surprise.
+    """
+    (*_, deviation), degrees = noise(ledger)
     mean = arm["logs"][2] + truncation(arm).below * deviation
-    return float((log_cost - mean) / (deviation * math.sqrt(1 + 1 / arm["runs"])))
+    excess = (log_cost - mean) / (deviation * math.sqrt(1 + 1 / arm["runs"]))
+    return normal_score(excess, degrees)
 
 
 def _with_surprise(ledger: Ledger, surprise: float) -> Ledger:

@@ -81,6 +81,19 @@ def relative_error(deviation: float, degrees: float) -> float:
     return math.expm1(min(t_quantile(degrees) * deviation, WIDEST))
 
 
+def normal_score(t: float, degrees: float) -> float:
+    """The normal quantile of the probability that Student's distribution gives `t`.
+
+    Between -6 and 6 it is exact to within 3 % for 1.5 degrees of freedom, and 1 % for 5 or more.
+
+    Source: Wallace, "Bounds on normal approximations to Student's and the chi-square
+    distributions", Annals of Mathematical Statistics 30, 1959.
+    """
+    n = degrees
+    score = (8 * n + 1) / (8 * n + 3) * math.sqrt(n * math.log1p(t**2 / n))
+    return math.copysign(score, t)
+
+
 def t_quantile(degrees: float) -> float:
     """Student's 97.5 % quantile, to within 3 % for 2 degrees of freedom and 0.1 % for 5 or more.
 

@@ -74,6 +74,15 @@ def test_one_surprise_alone_is_not_a_change() -> None:
     assert len(job.eras) == 1
 
 
+def test_a_young_job_whose_cheapest_batch_size_began_with_luck_has_not_changed() -> None:
+    job = Job()
+    for size, cost in ((32, 19.2), (64, 12.1), (16, 12.4), (16, 10.9), (16, 14.0)):
+        job.run(size, cost)
+    for cost in (5.1, 7.2, 8.0, 9.9, 8.7, 9.7, 9.4):
+        job.run(8, cost)
+    assert len(job.eras) == 1
+
+
 def test_runs_that_are_stopped_early_show_a_change_and_the_next_that_converges_begins_an_era() -> (
     None
 ):
@@ -132,7 +141,7 @@ def test_the_farther_a_batch_size_is_from_the_default_the_less_its_change_says()
 
 def test_a_new_era_knows_the_noise_and_the_power_profile_of_the_one_before() -> None:
     job = Job(profile=[(200.0, 25.0, 0.24), (300.0, 30.0, 0.21)])
-    for factor in (0.6, 1.5) * 20:
+    for factor in (0.6, 1.5) * 40:
         job.run(32, 100.0 * factor, limit_w=200.0)
     while len(job.eras) == 1:
         job.run(32, 900.0, limit_w=200.0)
