@@ -18,6 +18,11 @@ class ZeusError(Exception):
         self.fields = fields or {}
         """JSON values for programs; empty if there are none."""
 
+    @property
+    def fact(self) -> str:
+        """What happened, without what to do next."""
+        return self.message.partition("; ")[0]
+
 
 class ZeusConfigError(ZeusError, ValueError):
     """An argument, or the training program around the callback, is invalid."""

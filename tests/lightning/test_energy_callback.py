@@ -67,9 +67,7 @@ def test_a_fit_logs_joules_seconds_and_watts_from_its_first_step(
     assert logged(logger) == expected
     assert set(expected[0]) <= set(runner.progress_bar_metrics)
     assert callback.spent == Reading(48.0, 16.0)
-    assert lines() == [
-        "zeus: the fit used 48.00 J in 16.00 s, 3.00 W on average (the energy of steps with work)"
-    ]
+    assert lines() == ["zeus: the fit used 48.00 J in 16.00 s, 3.00 W on average (steps with work)"]
 
 
 def test_the_sanity_check_is_not_counted(lines: Callable[[], list[str]]) -> None:

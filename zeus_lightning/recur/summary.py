@@ -110,14 +110,14 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
             event = "the baselines have set the target"
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
-    has_baselines = any(each.run and each.run.trial.why == "baseline" for each in tries)
-    only = "; baselines count only until they reach the target" if has_baselines else ""
     yield (
         f"Savings of job {job_id!r} so far, compared with its default batch size (95 % interval; "
-        f"a negative value means that it used more{only}):"
+        "a negative value means that it used more):"
     )
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
         unclear = ": not clearly different from 0" if is_unclear else ""
         yield f"  {name}: {estimate} {unit} ({low} to {high} {unit}){unclear}"
+    if any(each.run and each.run.trial.why == "baseline" for each in tries):
+        yield "  Baselines count only until they reach the target."

@@ -78,8 +78,11 @@ class Run:
         self.is_without_service = False
         self.failure: ZeusTrialFailed | None = None
         self.meter = RunMeter(meter, ranks)
-        verb = "estimating" if self.meter.hardware.estimated else "measuring"
-        rank_zero_info(f"zeus: {verb} {self.meter.scope()}")
+        is_estimate = self.meter.hardware.estimated
+        verb = "estimating" if is_estimate else "measuring"
+        why = "; no energy counter: see `zeus-lightning doctor`"
+        why = why if is_estimate and meter == "auto" else ""
+        rank_zero_info(f"zeus: {verb} the energy of {self.meter.scope()}{why}")
 
     def start(self) -> int:
         """Start a trial.

@@ -89,7 +89,7 @@ class RunMeter:
     """
 
     def __init__(self, choice: str | EnergyMeter, strategy: Strategy) -> None:
-        self._strategy, self._choice = strategy, choice
+        self._strategy = strategy
         self._opened = ExitStack()  # closes the meter, unless the caller passed it in
         host = _host()
         processes = gather(strategy, (host, os.getpid()))
@@ -160,11 +160,8 @@ class RunMeter:
     def scope(self) -> str:
         """What is measured and what is left out, in one line."""
         left_out = _LEFT_OUT.get(self._meter.name)
-        text = f"the energy of {self._meter.device_model} with {self._meter.name}"
-        text += f"; not included: {left_out}" if left_out else ""
-        if self._meter.is_estimate and self._choice == "auto":
-            text += "; no energy counter: see `zeus-lightning doctor`"
-        return text
+        text = f"{self._meter.device_model} with {self._meter.name}"
+        return f"{text}; not included: {left_out}" if left_out else text
 
     def metrics(self, spent: Reading) -> dict[str, float]:
         """What to log; also the joules of GPUs and of CPUs, if the meter measures both."""

@@ -96,28 +96,30 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     reports = {each.trial_number: _reports(session, spec, each) for each in baselines}
     best_of = max if spec.higher_is_better else min
     best = {number: best_of(row.metric for row in rows) for number, rows in reports.items()}
-    trial.reason = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
+    own = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
+    trial.reason = own
     are_equal = len(best) > 1 and len(set(best.values())) == 1
-    note = ""
+    fault = ""
     if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
         spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
-        relation = ">=" if spec.higher_is_better else "<="
-        note = f"; the target is {relation} {spec.target_metric:.6g}"
         if are_equal:
-            note += ", with no margin, since all baselines are equal: use another job_id, and "
-            note += "vary a fixed seed or pass target_metric"
+            fault = f"; all are equal, so the target has no margin: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
-            note += f", which every baseline reached at its first validation: {_OWN_TARGET}"
-        else:
-            note += ", which 9 in 10 default runs should reach"
+            fault = f"; {_target(spec)} is reached at once: {_OWN_TARGET}"
     elif spec.target_metric is None and are_equal:
-        note = ", the same as before, which would leave the target no margin: vary the seed if it "
-        note += f"is fixed, or {_OWN_TARGET}"
+        fault = f", the same as before: vary the seed, or {_OWN_TARGET}"
     if spec.target_metric is not None:
         for baseline in baselines:
             _judge(spec, baseline, reports[baseline.trial_number])
+        if trial.outcome == "completed":
+            trial.reason = f"{own}; {_target(spec)}, not reached"[:MAX_REASON]
         _replay(session, job, spec)
-    trial.reason = f"{trial.reason}{note}"[:MAX_REASON]
+    if fault:
+        trial.reason = f"{own}{fault}"[:MAX_REASON]
+
+
+def _target(spec: JobSpec) -> str:
+    return f"target {'>=' if spec.higher_is_better else '<='} {spec.target_metric:.6g}"
 
 
 def _reports(session: Session, spec: JobSpec, trial: Trial) -> Sequence[Any]:
@@ -137,8 +139,9 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     baseline.outcome = "converged"
     for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
         setattr(baseline, name, getattr(first, name))
-    reached = f"; reached the target after {first.epoch} epoch{'s' * (first.epoch != 1)}"
-    baseline.reason = f"{baseline.reason}{reached}"[:MAX_REASON]
+    after = f"{first.epoch} epoch{'s' * (first.epoch != 1)}"
+    reason = f"{baseline.reason}; {_target(spec)}, reached after {after}"
+    baseline.reason = reason[:MAX_REASON]
 
 
 def _replay(session: Session, job: Job, spec: JobSpec) -> None:

@@ -103,8 +103,8 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
 def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> None:
     amounts = {name: {"estimate": 1.0, "low": 0.0, "high": 2.0} for name in ("energy_j", "time_s")}
     for why, is_told in (("baseline", True), ("explore", False)):
-        head, *_ = summary.saved("nightly", {"saved": amounts}, [tried(1, run("converged", why))])
-        assert ("baselines count only until they reach the target" in head) is is_told
+        shown = summary.saved("nightly", {"saved": amounts}, [tried(1, run("converged", why))])
+        assert ("  Baselines count only until they reach the target." in shown) is is_told
 
 
 def test_a_program_that_failed_after_its_fit_has_not_succeeded() -> None:

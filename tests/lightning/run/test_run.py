@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from functools import partial
@@ -43,6 +44,18 @@ def test_each_time_that_the_service_goes_away_and_comes_back_is_one_warning(
     kinds = ["later" if "sent later" in text else text[-22:] for text in texts if "sen" in text]
     assert kinds == ["later", "the queued reports (3)", "later", "the queued reports (3)"]
     assert outcomes(service.url, job) == ["converged"]
+
+
+@pytest.mark.parametrize("meter", ["auto", "cpu-estimate"])
+def test_what_is_left_out_names_no_other_meter_where_one_was_chosen(
+    service: ServiceProcess, caplog: pytest.LogCaptureFixture, meter: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    with recurrence(service.url, new_job(), meter=meter) as run:
+        run.report(0.95)
+    (line,) = (text for text in caplog.messages if text.startswith("zeus: estimating the energy"))
+    assert "with cpu-estimate; not included: GPUs, memory, idle power" in line
+    assert ("see `zeus-lightning doctor`" in line) == (meter == "auto")
 
 
 def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(

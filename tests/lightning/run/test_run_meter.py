@@ -84,15 +84,6 @@ def test_a_program_that_overrides_the_variable_is_told_what_to_call(
         _warn_of_threads(1, 10)
 
 
-@pytest.mark.parametrize("choice", ["auto", "cpu-estimate"])
-def test_what_is_left_out_names_no_other_meter_where_one_was_chosen(choice: str) -> None:
-    meter = RunMeter(choice, SingleDeviceStrategy())
-    scope = meter.scope()
-    assert "cpu-estimate; not included: GPUs" in scope
-    assert ("zeus-lightning doctor" in scope) == (choice == "auto")
-    meter.close()
-
-
 def test_a_meter_that_was_passed_in_is_not_closed() -> None:
     class Closed(StepMeter):
         closed = False
