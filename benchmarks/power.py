@@ -89,16 +89,21 @@ def search_load(
     sweeps = name == "sweep"
     search: Search = Sweep(limits_w) if sweeps else make_search(limits_w, selector, inputs)
     points: list[PowerPoint] = []
-    while (left := windows / (1 + WARMUP) - len(points)) > 0:
+    measured_w: list[int] = []
+    while (left := windows / (1 + WARMUP) - len(measured_w)) > 0:
         limit_w = search.propose(points, left)
         if limit_w is None:
             break
         point = load.truth[limit_w]
-        slower, more = (1.0, 1.0) if points else load.disturbed
+        slower, more = (1.0, 1.0) if measured_w else load.disturbed
         slower, more = slower * rng.gauss(1, noise), more * rng.gauss(1, noise)
-        points.append(PowerPoint(limit_w, point.energy_j * slower * more, point.time_s * slower))
+        if measured_w:  # the first window is used for nothing
+            points.append(
+                PowerPoint(limit_w, point.energy_j * slower * more, point.time_s * slower)
+            )
+        measured_w.append(limit_w)
     chosen_w = selector.select(search.estimates(points), inputs)
-    return judge(load, [point.limit_w for point in points], chosen_w, windows, eta)
+    return judge(load, measured_w, chosen_w, windows, eta)
 
 
 def judge(

@@ -133,8 +133,8 @@ def test_a_limit_changed_by_someone_else_is_a_warning_and_the_window_is_measured
     def by_hand() -> None:
         gpu.limit_mw = 111_000
 
-    callback, net, warned = fit(fake_gpus, AfterStep(10, by_hand), step_w=100)
-    assert net.limits_w[:19] == [300] * 6 + [200] * 4 + [111] * 2 + [200] * 6 + [100]
+    callback, net, warned = fit(fake_gpus, AfterStep(14, by_hand), step_w=100)
+    assert net.limits_w[:23] == [300] * 10 + [200] * 4 + [111] * 2 + [200] * 6 + [100]
     assert len(warned) == 1
     assert "discarded the measurement at 200 W: someone else changed a GPU's" in warned[0]
     assert callback.limit_w == 200
@@ -234,8 +234,8 @@ def test_a_stored_limit_that_the_driver_refuses_is_a_warning_and_training_contin
 def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    fail = AfterStep(12, lambda: gpu.fail("energy", pynvml.NVML_ERROR_UNKNOWN))
-    heal = AfterStep(14, lambda: gpu.fail("energy", 0))
+    fail = AfterStep(16, lambda: gpu.fail("energy", pynvml.NVML_ERROR_UNKNOWN))
+    heal = AfterStep(18, lambda: gpu.fail("energy", 0))
     callback, _, warned = fit(fake_gpus, fail, heal, step_w=100)
     assert callback.limit_w == 200
     assert len(warned) == 1

@@ -64,10 +64,14 @@ def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
     power = PowerLimit(**SHORT | {"batch_size": np.int64(8)}, meter=gpu_meter)
     limits_w = train(power, gpu)
     assert json.dumps(power.state_dict())
-    assert phases(limits_w) == [
-        *((limit, 6) for limit in ALL_LIMITS),
-        (225, 200 - 6 * len(ALL_LIMITS)),
-    ]
+    assert (
+        phases(limits_w)
+        == [
+            (300, 10),  # the first window is used for nothing
+            *((limit, 6) for limit in ALL_LIMITS[1:]),
+            (225, 200 - 4 - 6 * len(ALL_LIMITS)),
+        ]
+    )
     assert (power.limit_w, power.profiled) == (225, True)
     assert power.profile is not None
     assert (power.profile.batch_size, power.profile.num_devices) == (8, 1)
@@ -121,8 +125,8 @@ def test_what_comes_after_a_pause_is_in_no_measurement(
         energy_j, time_s = expected(gpu, point.limit_w)
         assert point.energy_j == pytest.approx(energy_j, rel=1e-3)
         assert point.time_s == pytest.approx(time_s, rel=1e-6)
-    # 6 + 6 batches, 3 of 100 W cut by the pause, 1 that begins before it is over, and 6 again
-    assert phases(limits_w) == [(300, 6), (200, 6), (100, 3 + 1 + 6), (200, 200 - 22)]
+    # 10 batches, 5 of 200 W cut by the pause, 1 that begins before it is over, and 6 again
+    assert phases(limits_w) == [(300, 10), (200, 5 + 1 + 6), (100, 6), (200, 200 - 28)]
 
 
 def test_a_resumed_run_begins_with_the_profile_of_its_state(
@@ -178,7 +182,7 @@ def test_fabric_has_the_device_and_logs_what_is_measured(
         (int(row["step"]), float(row["zeus/power_limit_w"]))
         for row in csv.DictReader(metrics.read_text().splitlines())
     ]
-    assert rows == [(6, 300), (12, 200), (18, 100), (18, 200)]  # measured, and the one that is set
+    assert rows == [(10, 300), (16, 200), (22, 100), (22, 200)]  # measured, and the one that is set
 
 
 def test_an_exception_restores_the_limit_and_goes_on(gpu: FakeGpu, gpu_meter: DriversClock) -> None:

@@ -20,9 +20,6 @@ for global optimization", IEEE SMC 1992). If no bound is lower than the best lim
 measured again, which costs nothing.
 
 **When it ends.** After `MAX_WINDOWS` windows, or a `SHARE` of the run if that is less.
-
-The run's first window is used for nothing, and its limit measured again: a data loader that starts,
-or a library that tries its algorithms, may have slowed it down.
 """
 
 import math
@@ -38,7 +35,7 @@ from zeus_lightning.power.selectors import PowerPoint
 Floats = NDArray[np.float64]
 
 MIN_WINDOWS = 3
-"""Number of windows that even the shortest run measures; the first one is used for nothing."""
+"""Number of windows that even the shortest run measures, with the first, which is not used."""
 
 MAX_WINDOWS = 15
 """Number of windows after which the search ends."""
@@ -89,21 +86,18 @@ class Information:
 
         The limit that seems best is always measured before another one.
         """
-        most = min(MAX_WINDOWS, SHARE * (len(windows) + windows_left))
-        if len(windows) >= max(MIN_WINDOWS, most):
+        measured = 1 + len(windows)
+        if measured >= max(MIN_WINDOWS, min(MAX_WINDOWS, SHARE * (measured + windows_left))):
             return None
         log_cost, spread = self.expected(windows)
         best_w = self.limits_w[int(np.argmin(log_cost))]
-        if best_w in {window.limit_w for window in windows[1:]}:
+        if best_w in {window.limit_w for window in windows}:
             return self.limits_w[int(np.argmin(log_cost - spread))]
         return best_w
 
     def expected(self, windows: Sequence[PowerPoint]) -> tuple[Floats, Floats]:
-        """Return each limit's log cost, and the standard deviation of its distance from the lowest.
-
-        The first window does not count.
-        """
-        mean, covariance = self._posterior(windows[1:])
+        """Return the limits' log costs, and the deviations of their distances from the lowest."""
+        mean, covariance = self._posterior(windows)
         log_cost = self._log_cost(mean)
         step = 1e-4
         by_power, by_time = (
@@ -116,7 +110,6 @@ class Information:
 
     def estimates(self, windows: Sequence[PowerPoint]) -> tuple[PowerPoint, ...]:
         """Return what is expected at each limit that was measured."""
-        windows = windows[1:]
         points = {point.limit_w: point for point in self._points(self._posterior(windows)[0])}
         return tuple(points[limit_w] for limit_w in dict.fromkeys(one.limit_w for one in windows))
 

@@ -10,8 +10,8 @@ model or try algorithms. An interruption (the end of an epoch, a validation, a c
 discards the open window and restarts the warm-up, because the batches after it are different.
 
 **Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`. The first
-window measures the time of a batch; if it was too short, it is used for nothing else, and a longer
-one follows. Then the length is fixed.
+window sets this length and is used for nothing else: a data loader that starts, or a library that
+tries its algorithms, may have slowed it down. The same limit is then measured.
 
 **Short epochs.** After `MAX_LOST_WINDOWS` interruptions without a whole window, windows are
 shortened to the longest one that was interrupted, as long as they still last `min_seconds`. If even
@@ -143,7 +143,7 @@ class Profiler:
         batches: Training batches until the end of the run; infinite if unknown.
 
     Attributes:
-        windows: What was measured, in order.
+        windows: What was measured, in order, without the first window.
         points: The search's estimates, when it has chosen.
         limit_w: The limit being measured; None before the first, and when profiling is over.
         window_steps: Number of batches in a window.
@@ -211,15 +211,13 @@ class Profiler:
             if window.disturbance is Disturbance.UNREADABLE and self._least_steps is None:
                 self.window_steps *= 10  # energy counters may be slower than so few batches
             return self._disturbed(window.disturbance, self.limit_w)
-        batch_time_s = window.time_s / self.window_steps
-        if self._least_steps is None:
-            self._least_steps = max(1, math.ceil(self._settings.min_seconds / batch_time_s))
-            if self._least_steps > self.window_steps:
-                self.window_steps = self._least_steps
-                return self._start_window()
-        energy_j = window.energy_j / self.window_steps
-        self.windows.append(PowerPoint(self.limit_w, energy_j, batch_time_s))
         self._lost_windows = self._room = self._disturbances = 0
+        energy_j, time_s = window.energy_j / self.window_steps, window.time_s / self.window_steps
+        if self._least_steps is None:
+            self._least_steps = max(1, math.ceil(self._settings.min_seconds / time_s))
+            self.window_steps = max(self.window_steps, self._least_steps)
+            return self._start_window()
+        self.windows.append(PowerPoint(self.limit_w, energy_j, time_s))
         return self._next_limit()
 
     def interrupted(self) -> tuple[Action, ...]:

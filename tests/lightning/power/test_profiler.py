@@ -110,12 +110,14 @@ class Training:
 def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
     settings = ProfilerSettings(warmup_steps=5, profile_steps=7, min_seconds=0)
     training = Training(profiler(settings)).epochs(10_000)
-    assert training.log[:5] == [
+    assert training.log[:7] == [
         (0, SetLimit(250)),
         (5, StartWindow()),
-        (12, EndWindow()),
-        (12, SetLimit(225)),
-        (17, StartWindow()),
+        (12, EndWindow()),  # the first window sets the length, and is used for nothing else
+        (12, StartWindow()),
+        (19, EndWindow()),
+        (19, SetLimit(225)),
+        (24, StartWindow()),
     ]
 
 
@@ -126,12 +128,12 @@ def test_the_first_batch_is_never_measured() -> None:
         (0, SetLimit(250)),
         (1, StartWindow()),
         (8, EndWindow()),
-        (8, SetLimit(225)),
         (8, StartWindow()),
+        (15, EndWindow()),
     ]
 
 
-def test_too_short_a_first_window_only_sets_the_length_of_the_others() -> None:
+def test_the_length_is_that_of_the_least_seconds() -> None:
     seconds = batch_takes(250).time_s * 100.5
     settings = ProfilerSettings(warmup_steps=5, profile_steps=40, min_seconds=seconds)
     training = Training(profiler(settings)).epochs(10_000)
@@ -192,7 +194,7 @@ def test_a_batch_that_was_interrupted_is_no_warm_up() -> None:
 
 def test_in_short_epochs_of_slow_batches_windows_are_made_to_fit() -> None:
     training = Training(profiler(ProfilerSettings(min_seconds=5.0))).epochs(24)
-    assert training.windows == [14] * len(LIMITS)
+    assert training.windows == [14] * (1 + len(LIMITS))
     assert training.profiler.done == Done(125)
 
 

@@ -45,7 +45,7 @@ def test_limit_watts_and_joules_per_step_are_logged(
     ]
     seen = [row for row in seen if "zeus/power_limit_w" in row]
     assert [row["zeus/power_limit_w"] for row in seen] == [300, 200, 100, 200]
-    assert [row["step"] for row in seen] == [5, 11, 17, 17]
+    assert [row["step"] for row in seen] == [9, 15, 21, 21]
     for row in seen:
         limit_w = row["zeus/power_limit_w"]
         assert row["zeus/step_power_w"] == pytest.approx(limit_w, rel=1e-3)
