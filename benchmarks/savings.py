@@ -62,8 +62,9 @@ class JobLedger:
 
     def end(self, trial: Ended) -> None:
         """Record a trial's end."""
+        key = trial.hardware.device_model, trial.hardware.num_devices
         self.ledgers, self.eras, number = record(
-            self.spec, self.ledgers, self.eras, trial, lambda _: self.profile
+            self.spec, self.ledgers, self.eras, trial, {key: self.profile}
         )
         self.trials.append((trial, number))
 

@@ -22,6 +22,7 @@ from zeus_service.db.replay import Replay
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
 from zeus_service.errors import Contended, JobBusy
+from zeus_service.savings.power import Profiles
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,7 +184,7 @@ def _delete(session: Session, table: type[Any], *where: ColumnElement[bool]) -> 
 
 
 @use_case(read_only=True)
-def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], savings.Profiles]:
+def _history(session: Session, job_id: str) -> tuple[Job, JobSpec, Sequence[Any], Profiles]:
     """A job, its specification, its trials to replay, and the default's power profiles."""
     job = jobs.get(session, job_id)
     spec, rows = jobs.specification(job, repair=True), jobs.history(session, job)

@@ -20,9 +20,9 @@ from zeus_service.bandit import fold, learned_target
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
-from zeus_service.db.savings import Profiles
 from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
-from zeus_service.savings.ledger import Era
+from zeus_service.savings.ledger import Era, record
+from zeus_service.savings.power import Profiles
 
 _OWN_TARGET = "pass target_metric with another job_id"
 
@@ -38,7 +38,7 @@ class Replay:
         self.state, self.counted = fold.replay(spec, rows)
         for trial in rows:
             if trial.outcome is not None:
-                self.ledger, self.eras, self.era_of[trial.trial_number] = savings.add_end(
+                self.ledger, self.eras, self.era_of[trial.trial_number] = record(
                     spec, self.ledger, self.eras, trial, profiles
                 )
 

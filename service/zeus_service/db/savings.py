@@ -7,7 +7,7 @@ job's row locked.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,12 +20,9 @@ from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial
 from zeus_service.savings.expected import Expected
-from zeus_service.savings.ledger import EndedTrial, Era, Ledgers, record, with_spending_of
-from zeus_service.savings.power import Profile
+from zeus_service.savings.ledger import Era, record, with_spending_of
+from zeus_service.savings.power import Profiles
 from zeus_service.savings.report import Amounts, Estimate, saved
-
-Profiles = Mapping[tuple[str, int], Profile]
-"""What was measured at each power limit, by the GPUs' model and number."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +49,8 @@ class Total:
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
     rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
-    job.ledger, eras, trial.era = add_end(spec, job.ledger, list(map(_era, rows)), trial, profiles)
+    job.ledger, eras, trial.era = record(spec, job.ledger, list(map(_era, rows)), trial, profiles)
     _store(session, job, eras, rows)
-
-
-def add_end(
-    spec: JobSpec,
-    ledger: Ledgers,
-    eras: Sequence[Era],
-    trial: EndedTrial,
-    profiles: Profiles,
-) -> tuple[dict[str, Any], list[Era], int | None]:
-    """Add a trial that has ended to savings as `ledger.record` does."""
-
-    def profile(hardware: Hardware) -> Profile:
-        return profiles.get((hardware.device_model, hardware.num_devices), ())
-
-    return record(spec, ledger, eras, trial, profile)
 
 
 def take_back(session: Session, job: Job, trial: Trial, others: Iterable[Any]) -> None:

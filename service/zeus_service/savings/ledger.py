@@ -24,7 +24,7 @@ each, and each era belongs to one. A job's savings are the sum over its eras.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Protocol
@@ -43,7 +43,7 @@ from zeus_service.savings.expected import (
     truncation,
 )
 from zeus_service.savings.lognormal import normal_score
-from zeus_service.savings.power import Profile
+from zeus_service.savings.power import Profiles
 
 DRIFT_ALLOWANCE = 0.25
 """Subtracted from each surprise, in standard deviations, as noise."""
@@ -112,7 +112,7 @@ def record(
     ledgers: Ledgers,
     eras: Sequence[Era],
     trial: EndedTrial,
-    profile: Callable[[Hardware], Profile] = lambda _: (),
+    profiles: Profiles,
 ) -> tuple[dict[str, Ledger], list[Era], int | None]:
     """Add a trial that has ended to the ledger and the open era of its hardware.
 
@@ -123,7 +123,7 @@ def record(
         ledgers: Its ledgers before the end.
         eras: Its eras before the end, in the order of their numbers.
         trial: The trial.
-        profile: The default's power profile; empty if it has none.
+        profiles: The default's power profiles.
 
     Returns:
         The ledgers; the eras, which may be one more; and the number of the one that the trial
@@ -146,7 +146,7 @@ def record(
     latest[key] = replace(_with_spending(era, trial), recurrences=era.recurrences + converged)
     ledgers = {**ledgers, key: ledger}
     after = {each.number: each for each in eras}
-    for each in _with_expectations(spec, ledgers, latest, profile):
+    for each in _with_expectations(spec, ledgers, latest, profiles):
         after[each.number] = each
     return ledgers, list(after.values()), era.number
 
@@ -155,7 +155,7 @@ def _with_expectations(
     spec: JobSpec,
     ledgers: Ledgers,
     latest: Mapping[str, Era],
-    profile: Callable[[Hardware], Profile],
+    profiles: Profiles,
 ) -> Iterable[Era]:
     """The open eras with what is expected in them; first those that do not need the others."""
     default, found = str(spec.default_batch_size), dict(latest)
@@ -165,7 +165,8 @@ def _with_expectations(
         elsewhere = []
         if key not in known:
             elsewhere = [following(ledgers[other], found[other]) for other in known]
-        expected = expectation(spec, ledger, profile(hardware), elsewhere)
+        profile = profiles.get((hardware.device_model, hardware.num_devices), ())
+        expected = expectation(spec, ledger, profile, elsewhere)
         found[key] = replace(found[key], expected=expected)
     return found.values()
 

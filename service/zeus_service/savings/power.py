@@ -5,12 +5,15 @@ Energies are in joules, times in seconds, limits in watts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 Profile = Sequence[Sequence[float]]
 """For each limit that was measured, ascending: its watts, and the joules and seconds of a batch."""
+
+Profiles = Mapping[tuple[str, int], Profile]
+"""What was measured with the default batch size, by the GPUs' model and number."""
 
 LARGEST_RATIO = 1000.0
 """Between two limits, of energy or time: a profile with a larger ratio does not describe a GPU."""
