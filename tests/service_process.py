@@ -38,7 +38,7 @@ def free_port() -> int:
 class ServiceProcess(Running):
     """`zeus-service serve` on a free port.
 
-    `database_url` names its database, by default a SQLite file in `folder`. `program` is the
+    `database_url` names its database, by default an SQLite file in `folder`. `program` is the
     `zeus-service` to run, by default a fork of one that is imported already; `gunicorn` runs
     gunicorn itself with the service's configuration. `application` replaces the service's own
     application. Its output goes to `folder/service.log`. It runs within a `with`, at whose end it

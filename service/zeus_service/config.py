@@ -114,7 +114,7 @@ class Config(BaseModel):
     @field_validator("database_url")
     @classmethod
     def _usable_url(cls, value: str) -> str:
-        """The URL with the service's own driver, and the absolute path of a SQLite file.
+        """The URL with the service's own driver, and the absolute path of an SQLite file.
 
         What only the driver or the server can tell is reported when it is first asked.
         """
@@ -132,7 +132,7 @@ class Config(BaseModel):
             if not url.database or url.database == ":memory:":
                 raise ValueError("SQLite needs a file that all workers share: sqlite:///PATH")
             if url.host or url.query:
-                raise ValueError("a SQLite database's URL has only a path: sqlite:///PATH")
+                raise ValueError("an SQLite database's URL has only a path: sqlite:///PATH")
             url = url.set(database=str(Path(url.database).expanduser().absolute()))
         return url.render_as_string(hide_password=False)
 

@@ -101,7 +101,7 @@ def test_a_run_without_a_batch_by_the_users_own_wish_is_no_error(service: Servic
 
 
 REFUSED = [  # of 64 samples
-    ({"val_check_interval": 4}, "val_check_interval=4 exceeds the batches of an epoch (2)"),
+    ({"val_check_interval": 4}, "val_check_interval=4 exceeds the 2 batches of an epoch"),
     (
         {"limit_train_batches": 0.3},
         "limit_train_batches=0.3 is less than one batch (an epoch has 2)",

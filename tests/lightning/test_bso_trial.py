@@ -282,7 +282,7 @@ def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
     assert "not_converged" in message
     assert "0.1 after 2 epochs, " in caplog.text
     assert "cost 104.0 J" in caplog.text
-    assert "Run the job again: it may get another batch size" in message
+    assert "Run the job again: it may try another" in message
     assert callback.outcome == "not_converged"
 
 

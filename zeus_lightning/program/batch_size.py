@@ -63,7 +63,7 @@ def share(trainer: Trainer, scope: Scope | None = None) -> int:
     if "BatchSizeFinder" in classes:  # of either Lightning package
         raise ZeusConfigError(
             "BatchSizeFinder and ZeusBSOCallback both set the batch size; remove BatchSizeFinder "
-            "(if a run runs out of memory, the next one gets a smaller batch size)"
+            "(if a batch size does not fit in memory, later runs avoid it)"
         )
     if scope == "per_device":
         return 1

@@ -135,7 +135,7 @@ def too_few_batches(trainer: Trainer) -> str | None:
     in_epoch, interval = trainer.fit_loop.max_batches, trainer.val_check_interval
     every_epoch = trainer.check_val_every_n_epoch is not None
     if isinstance(interval, int) and every_epoch and 0 < in_epoch < interval:
-        return f"val_check_interval={interval} exceeds the batches of an epoch ({in_epoch})"
+        return f"val_check_interval={interval} exceeds the {in_epoch} batches of an epoch"
     return None
 
 

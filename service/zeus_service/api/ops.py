@@ -174,7 +174,9 @@ class _Database(Collector):
             ("zeus_bso_carbon_intensity_grams_per_kwh", config.carbon_intensity),
         ):
             if value is not None:
-                yield GaugeMetricFamily(name, "The setting of this name.", value)
+                yield GaugeMetricFamily(
+                    name, "The value of the service's setting of the same name.", value
+                )
 
 
 def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:

@@ -56,7 +56,7 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
         return f"{measured}, may beat {best.batch_size}"
     gain = 1 - chosen.interval[0] / best.mean
     if gain < 0.005:
-        return f"{measured}; another run shows how the cost depends on the batch size"
+        return f"{measured}; another run will show how the cost depends on the batch size"
     return f"{measured}, may cost up to {100 * gain:.0f} % less than {best.batch_size}"
 
 

@@ -84,7 +84,7 @@ def set_up(engine: Engine) -> None:
 
 
 def create_sqlite_file(path: Path) -> None:
-    """Create a SQLite file if it does not exist, and set up what connections share.
+    """Create an SQLite file if it does not exist, and set up what connections share.
 
     Its owner alone may read it, whatever the umask is: it has the key that signs cookies. SQLite
     gives the same mode to the files beside it.
@@ -102,7 +102,7 @@ def create_sqlite_file(path: Path) -> None:
 
 
 def set_up_sqlite_migration(connection: Connection) -> None:
-    """Set up a connection to migrate a SQLite file, before its transaction begins."""
+    """Set up a connection to migrate an SQLite file, before its transaction begins."""
     cursor = connection.connection.cursor()
     cursor.execute("PRAGMA busy_timeout = 30000")
     # Altering a table means creating another and dropping the old one, which would delete the rows
@@ -141,7 +141,7 @@ def _set_up_sqlite(engine: Engine) -> None:
 
 
 def _file(url: URL) -> tuple[int, ...] | None:
-    """The identity of the file at a SQLite URL, if it exists."""
+    """The identity of the file at an SQLite URL, if it exists."""
     try:
         found = Path(url.database or "").stat()
     except OSError:

@@ -39,7 +39,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     ),
     "regret": (
         "Cumulative regret",
-        "The cost of all runs, including failed ones, beyond the best batch size's expected cost.",
+        "What all runs, including failed ones, cost beyond what those that converged would have "
+        "cost with the best batch size.",
     ),
     "power": ("Power limits", "Energy and time per training batch, by the GPU's power limit."),
 }

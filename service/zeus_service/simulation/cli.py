@@ -102,7 +102,11 @@ _POLICY = click.Choice(list(POLICIES))
     help="Write a row for each replay to this file.",
 )
 @click.option("--jobs", default=1, type=_ABOVE_ZERO, help="Number of processes.")
-@click.option("--dask", metavar="ADDRESS", help="Use the workers of this Dask scheduler instead.")
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Run the replays on the workers of this Dask scheduler, not in local processes.",
+)
 def simulate(
     *,
     directory: Path | None,

@@ -55,7 +55,7 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
         (
             [CHEAP, COSTLY],
             Choice(64, "explore"),
-            "measured in 2 runs; another run shows how the cost depends on the batch size",
+            "measured in 2 runs; another run will show how the cost depends on the batch size",
         ),
         (
             [CHEAP, ArmEstimate(8, 0, None, None, "alive")],
