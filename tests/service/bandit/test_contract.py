@@ -95,7 +95,7 @@ def play(policy: Policy, job: JobSpec, moves: list[Any]) -> tuple[State, Choice 
 
 @policies
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: list[Any]) -> None:
     state, _ = play(policy, job, moves)
     assert json.loads(json.dumps(state, allow_nan=False)) == state
@@ -103,7 +103,7 @@ def test_a_state_is_json_and_survives_it(policy: Policy, job: JobSpec, moves: li
 
 @policies
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_trial_without_a_result_leaves_no_trace(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_trial_without_a_result_leaves_no_trace(
 
 @policies
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_functions_do_not_change_what_they_are_given(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
@@ -138,7 +138,7 @@ def test_functions_do_not_change_what_they_are_given(
 
 @policies
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_a_person_is_shown_is_complete_and_finite(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
@@ -156,7 +156,7 @@ def test_what_a_person_is_shown_is_complete_and_finite(
 
 @policies
 @given(job=specs, moves=moves, which=st.integers(0, 7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_out_of_memory_rules_out_no_batch_size_on_other_hardware(
     policy: Policy, job: JobSpec, moves: list[Any], which: int
 ) -> None:
@@ -171,7 +171,7 @@ def test_out_of_memory_rules_out_no_batch_size_on_other_hardware(
 
 @policies
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_control_trial_is_learned_from_even_if_every_batch_size_has_failed(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
@@ -200,7 +200,7 @@ histories = st.lists(
 
 @policies
 @given(job=specs, moves=histories)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_state_depends_on_the_order_of_ends_alone(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:

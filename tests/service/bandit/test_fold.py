@@ -77,6 +77,7 @@ def play(job_id: str, moves: list[Any]) -> None:
             continue
 
 
+@on_sqlite
 @given(
     moves=moves | crashes,
     policy=st.sampled_from(sorted(POLICIES)),

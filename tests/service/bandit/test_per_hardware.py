@@ -25,7 +25,7 @@ def shown(policy: Policy, job: JobSpec, state: State, hardware: Hardware) -> tup
 
 @pytest.mark.parametrize("name", ["zeus", "default"])
 @given(job=specs, moves=moves)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_two_kinds_of_hardware_in_turn_are_as_two_jobs(
     name: str, job: JobSpec, moves: list[Any]
 ) -> None:

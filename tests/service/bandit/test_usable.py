@@ -21,7 +21,7 @@ from zeus_service.errors import ExhaustedJob
 
 @policies
 @given(job=specs, moves=moves, divisor=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_choice_is_usable(policy: Policy, job: JobSpec, moves: list[Any], divisor: int) -> None:
     state, _ = play(policy, job, moves)
     usable = [size for size in job.batch_sizes if size % divisor == 0]
