@@ -84,6 +84,7 @@ def test_pruning_drops_reports_and_keeps_the_history(app: Flask, small_portions:
     assert prune() == Dropped()
 
 
+@on_sqlite
 def test_a_trial_whose_reports_were_dropped_can_be_resumed(app: Flask) -> None:
     register()
     optimizer.start_trial("job")
@@ -95,6 +96,7 @@ def test_a_trial_whose_reports_were_dropped_can_be_resumed(app: Flask) -> None:
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_reports_of_baselines_are_kept_until_the_target_is_learned_from_them(app: Flask) -> None:
     register(target_metric=None)
     for number, metric in ((1, 0.7), (2, 0.72), (3, 0.71)):
@@ -119,6 +121,7 @@ def test_reports_of_baselines_are_kept_until_the_target_is_learned_from_them(app
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_reports_that_came_since_the_trial_was_found_to_be_old_are_kept(app: Flask) -> None:
     """The trial was resumed meanwhile: the same report again must get the same answer."""
     register(beta_knob=None)

@@ -71,6 +71,7 @@ def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
     assert optimizer.report("job", 4, last) == decision  # the same report again
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", LEARNING)
 def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     app: Flask, database_url: str, policy: str
@@ -104,6 +105,7 @@ def test_a_job_is_not_exhausted_while_a_running_trial_may_converge(
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_is_exhausted_when_its_last_running_trial_is_lost_and_keeps_that_it_was(
     app: Flask, database_url: str, policy: str

@@ -56,6 +56,7 @@ def register_sparse(given: dict[str, Any], **suggested: Any) -> dict[str, Any]:
     return job.spec
 
 
+@on_sqlite
 def test_a_field_without_a_value_takes_the_registered_one_the_suggestion_or_the_default(
     app: Flask,
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_start_without_hardware_needs_a_registered_one(app: Flask) -> None:
     assert optimizer.start_trial("job")[1].hardware == HARDWARE
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("policy", "outcome"),
     [*zip(itertools.cycle(POLICIES), sorted(NO_RESULT - {"completed"}), strict=False)],
@@ -296,6 +298,7 @@ def restore_the_backup() -> None:
         session.execute(update(Job).values(trials=0, sequence=0, state=state))
 
 
+@on_sqlite
 @pytest.mark.parametrize("forget", [delete_and_register, restore_the_backup])
 def test_a_run_from_before_changes_nothing_of_a_new_trial(app: Flask, forget: Any) -> None:
     register(policy="zeus")

@@ -76,6 +76,7 @@ def of_all(weeks: int = 13) -> Savings:
     return savings.all_savings(weeks=weeks)
 
 
+@on_sqlite
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_jobs_add_up_and_estimated_meters_are_told(app: Flask) -> None:
     assert found.weeks[0].saved.energy_j.high == pytest.approx(found.saved.energy_j.high)
 
 
+@on_sqlite
 def test_money_is_the_price_of_the_energy_and_of_the_hours_of_all_gpus(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +254,7 @@ def test_a_dead_meter_saves_nothing(app: Flask) -> None:
     assert maintenance.rebuild("job")
 
 
+@on_sqlite
 def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Flask) -> None:
     register()
     for energy_j in (100.0, 101.0, 99.0):
@@ -285,6 +288,7 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     assert ends == pytest.approx([energy.low, energy.high, energy.estimate])
 
 
+@on_sqlite
 def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> None:
     register(hardware=None, policy="zeus")
     path = [(HARDWARE, 100.0), (HARDWARE, 80.0), (OTHER, 300.0), (HARDWARE, 102.0), (OTHER, 240.0)]

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from databases import DATABASES, new_database
 from flask import Flask
 from forked import in_forked_child
+from service.conftest import on_sqlite
 from service.jobs import register, report
 from service.test_cli import one_error, zeus_service
 from service_fork import ServiceFork
@@ -107,6 +108,7 @@ def test_every_revision_goes_down_and_up_with_rows_in_the_tables(app: Flask) -> 
     fill()
 
 
+@on_sqlite
 def test_altering_a_table_keeps_the_rows_that_refer_to_it(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
