@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.conftest import on_sqlite
-from service.jobs import HARDWARE, OTHER, PastTrial, next_choice, register, report
+from service.jobs import HARDWARE, OTHER, register, report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
-from zeus_service.bandit import fold
-from zeus_service.bandit.policy import Choice
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.db import jobs
 from zeus_service.db.savings import load_eras
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
@@ -156,32 +152,3 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
     assert maintenance.rebuild("job")
     assert optimizer.get_job("job").state != before
     assert not any(trial.counted for trial in optimizer.list_trials("job"))
-
-
-@on_sqlite
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_choice_can_be_replayed_from_the_seed_and_the_trial_number(
-    app: Flask, name: str
-) -> None:
-    register(seed=7, policy=name)
-    noise = np.random.default_rng(0)
-    for number in range(1, 30):
-        optimizer.start_trial("job")
-        if number % 3:  # the others run on beside them
-            energy_j = float(noise.normal(1000, 200))
-            optimizer.report("job", number, report(1, energy_j=energy_j, metric=1.0))
-    spec, policy = jobs.specification(optimizer.get_job("job")), POLICIES[name]
-    trials = optimizer.list_trials("job")
-    for trial in trials:
-        earlier = [each for each in trials if each.started_seq < trial.started_seq]
-        ended = [each for each in earlier if each.ended_seq and each.ended_seq < trial.started_seq]
-        running = [unended(each) for each in earlier if each not in ended]
-        ended.sort(key=lambda each: each.ended_seq)
-        state, _ = fold.replay(spec, [*ended, *running])
-        rng = np.random.default_rng([7, trial.trial_number])
-        chosen = next_choice(policy, spec, state, rng)
-        assert chosen == Choice(trial.batch_size, trial.why)
-
-
-def unended(trial: Trial) -> PastTrial:
-    return PastTrial(trial.batch_size, trial.why)
