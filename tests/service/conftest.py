@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from databases import DATABASES, migrated_database
 from flask import Flask
-from service.api.wires import Api
+from service.api.wires import Api, Wire
 from service.jobs import START, spec_json
 from service_process import ServiceProcess
 from zeus_service import create_app
@@ -51,11 +51,11 @@ def app(database_url: str) -> Iterator[Flask]:
 def any_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServiceProcess]:
-    """A running service on each kind of database, which a module's tests share."""
+    """A running service of two processes on each kind of database, for the tests of a module."""
     folder = tmp_path_factory.mktemp("service")
     with (
         migrated_database(request.param, folder) as url,
-        ServiceProcess(folder, database_url=url) as process,
+        ServiceProcess(folder, database_url=url, workers=2) as process,
     ):
         yield process
 
@@ -65,6 +65,11 @@ def api(any_service: ServiceProcess) -> Iterator[Api]:
     api = Api(any_service.url)
     yield api
     api.session.close()
+
+
+@pytest.fixture(scope="module")
+def wire(service: ServiceProcess) -> Wire:
+    return Wire(service.url)
 
 
 @pytest.fixture

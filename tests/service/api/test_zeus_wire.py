@@ -13,16 +13,10 @@ from flask import Flask
 from service.api.wires import Wire, error, result, zeus_job
 from service.db.test_cost import statements
 from service.jobs import spec_json
-from service_process import ServiceProcess
 from zeus_service import create_app, optimizer
 from zeus_service.config import Config
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def wire(service: ServiceProcess) -> Wire:
-    return Wire(service.url)
 
 
 @pytest.fixture

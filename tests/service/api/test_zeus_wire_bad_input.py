@@ -8,13 +8,7 @@ from urllib.parse import quote
 import pytest
 from flask import Flask
 from service.api.wires import Wire, error, result, zeus_job
-from service_process import ServiceProcess
 from zeus_service import maintenance
-
-
-@pytest.fixture(scope="module")
-def wire(service: ServiceProcess) -> Wire:
-    return Wire(service.url)
 
 
 @pytest.fixture

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
 import pytest
-from databases import DATABASES, migrated_database
 from service.api.wires import Wire, result, zeus_job
 from service_process import ServiceProcess
 
 RANKS = 4
 
 
-@pytest.fixture(scope="module", params=DATABASES)
-def wire(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Wire]:
-    """A service of two processes, on each kind of database."""
-    folder = tmp_path_factory.mktemp("service")
-    with (
-        migrated_database(request.param, folder) as url,
-        ServiceProcess(folder, database_url=url, workers=2) as process,
-    ):
-        yield Wire(process.url)
+@pytest.fixture(scope="module")
+def wire(any_service: ServiceProcess) -> Wire:
+    return Wire(any_service.url)
 
 
 class Ranks:

@@ -7,14 +7,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import requests
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.conftest import on_sqlite
 from service.jobs import START, register, report, spec_json
-from service_process import ServiceProcess
-from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.bandit.spec import MAX_AMOUNT, MAX_METRIC
 
@@ -64,21 +61,19 @@ def test_figures_are_kept_to_the_last_bit(
     assert optimizer.report("job", number, given) == first
 
 
-def test_an_id_may_have_255_characters_of_all_that_are_allowed(any_service: ServiceProcess) -> None:
-    job_id = ("AZaz09._:-" * 26)[:255]
-    jobs = f"{any_service.url}/api/v1/jobs"
-    answer = requests.post(jobs, json=spec_json(job_id=job_id), timeout=LIMIT_S)
-    assert (answer.status_code, answer.json()["job_id"]) == (201, job_id)
-    assert requests.post(f"{jobs}/{job_id}/trials", json=START, timeout=LIMIT_S).status_code == 201
+def test_an_id_may_have_255_characters_of_all_that_are_allowed(app: Flask) -> None:
+    client, job_id = app.test_client(), ("AZaz09._:-" * 26)[:255]
+    jobs = "/api/v1/jobs"
+    answer = client.post(jobs, json=spec_json(job_id=job_id))
+    assert (answer.status_code, answer.json["job_id"]) == (201, job_id)
+    assert client.post(f"{jobs}/{job_id}/trials", json=START).status_code == 201
     key = "~!" * 127 + "k"
     for status in (201, 200):
         headers = {"Idempotency-Key": key}
-        started = requests.post(
-            f"{jobs}/{job_id}/trials", json=START, headers=headers, timeout=LIMIT_S
-        )
-        assert (started.status_code, started.json()["trial_number"]) == (status, 2)
-    assert requests.delete(f"{jobs}/{job_id}?force=true", timeout=LIMIT_S).status_code == 204
-    assert requests.get(f"{jobs}/{job_id}", timeout=LIMIT_S).status_code == 404
+        started = client.post(f"{jobs}/{job_id}/trials", json=START, headers=headers)
+        assert (started.status_code, started.json["trial_number"]) == (status, 2)
+    assert client.delete(f"{jobs}/{job_id}?force=true").status_code == 204
+    assert client.get(f"{jobs}/{job_id}").status_code == 404
 
 
 @on_sqlite

@@ -59,13 +59,13 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
 
 
 def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure(
-    database_url: str, tmp_path: Path
+    any_service: ServiceProcess,
 ) -> None:
     def client(number: int) -> set[int]:
         statuses = set()
         with requests.Session() as session:
             for turn in range(12):
-                jobs = f"{service.url}/api/v1/jobs"
+                jobs = f"{any_service.url}/api/v1/jobs"
                 job = f"{jobs}/job-{(number + turn) % 2}"
                 answers = [session.post(jobs, json=spec_json(job_id=job.rpartition("/")[2]))]
                 start = session.post(f"{job}/trials", json=START)
@@ -81,10 +81,7 @@ def test_many_that_register_start_report_and_delete_the_same_jobs_see_no_failure
                 statuses.update(answer.status_code for answer in answers)
         return statuses
 
-    with (
-        ServiceProcess(tmp_path, database_url=database_url, workers=2) as service,
-        ThreadPoolExecutor(12) as pool,
-    ):
+    with ThreadPoolExecutor(12) as pool:
         statuses = set().union(*pool.map(client, range(12)))
     assert statuses <= {200, 201, 204, 404, 409}
     assert statuses >= {200, 201, 204}
@@ -113,31 +110,22 @@ def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url:
     assert optimizer.get_job("job").trials == 1
 
 
-def test_a_last_report_that_many_send_at_once_is_taken_once(
-    database_url: str, tmp_path: Path
-) -> None:
-    with (
-        ServiceProcess(tmp_path, database_url=database_url, workers=2) as service,
-        ThreadPoolExecutor(12) as pool,
-    ):
-        api = Api(service.url)
-        api("POST", "/jobs", spec_json())
-        generation = api("POST", "/jobs/job/trials", START).json()["generation"]
+def test_a_last_report_that_many_send_at_once_is_taken_once(api: Api, job: str, trial: str) -> None:
+    def send(_number: int) -> tuple[int, str]:
+        path = f"{api.root}/api/v1{trial}/reports"
+        body, query = report_json(metric=1.0), api.generation(trial)
+        answer = requests.post(path, json=body, params=query, timeout=LIMIT_S)
+        return answer.status_code, answer.text
 
-        def send(_number: int) -> tuple[int, str]:
-            path = f"{service.url}/api/v1/jobs/job/trials/1/reports"
-            body, query = report_json(metric=1.0), {"generation": generation}
-            answer = requests.post(path, json=body, params=query, timeout=LIMIT_S)
-            return answer.status_code, answer.text
-
+    with ThreadPoolExecutor(12) as pool:
         answers = set(pool.map(send, range(24)))
-        job = api("GET", "/jobs/job").json()
-        pulls = {arm["batch_size"]: arm["pulls"] for arm in job["hardware"][0]["arms"]}
-        trial = api("GET", "/jobs/job/trials").json()["trials"][0]
+    hardware = api("GET", f"/jobs/{job}").json()["hardware"]
+    pulls = {arm["batch_size"]: arm["pulls"] for arm in hardware[0]["arms"]}
+    taken = api("GET", f"/jobs/{job}/trials").json()["trials"][0]
     assert len(answers) == 1
     assert answers.pop()[0] == 200
-    assert pulls[trial["batch_size"]] == 1
-    assert (trial["outcome"], trial["reports"]) == ("converged", 1)
+    assert pulls[taken["batch_size"]] == 1
+    assert (taken["outcome"], taken["reports"]) == ("converged", 1)
 
 
 @on_servers

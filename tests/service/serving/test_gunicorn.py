@@ -17,9 +17,10 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from databases import DATABASES, migrated_database, waiting_sessions
+from databases import migrated_database, waiting_sessions
 from service.api.wires import report
 from service.conftest import application, on_sqlite
+from service.db.races import SERVERS
 from service.jobs import START, spec_json
 from service.test_seen_from_outside import metrics
 from service_fork import run_to_its_end
@@ -28,8 +29,6 @@ from waiting import LIMIT_S, wait_until
 from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
 from zeus_service.db.session import DEADLINE_S, transaction
-
-SERVERS = DATABASES[1:]
 
 
 def call(service: ServiceProcess, method: str, path: str, **more: Any) -> requests.Response:
