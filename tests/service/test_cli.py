@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +24,6 @@ from zeus_service.config import Config, load_config
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Report, Trial
 from zeus_service.errors import Unusable
-
-COMMAND = str(Path(sys.executable).parent / "zeus-service")
 
 
 def zeus_service(
@@ -229,12 +225,6 @@ def test_old_reports_are_pruned_and_trials_stay(app: object, url: str) -> None:
     assert len(optimizer.list_trials("job")) == 1
 
 
-@pytest.mark.parametrize("days", ["d", "-1", "180d"])
-def test_an_age_that_is_not_a_number_of_days_is_reported(url: str, days: str) -> None:
-    result = zeus_service("prune", f"--older-than-days={days}", database_url=url)
-    assert (result.returncode, days in result.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("command", ["show", "delete"])
 def test_a_job_that_is_not_known_is_reported(app: object, url: str, command: str) -> None:
     """And not asked about."""
@@ -263,6 +253,7 @@ def test_a_database_of_a_newer_version_is_reported_by_name(app: object, url: str
     for command in (("serve", bind), ("jobs",)):
         error = one_error(zeus_service(*command, database_url=url))
         assert "9999" in error
+        assert "the newer version" in error
 
 
 def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url: str) -> None:
@@ -270,18 +261,6 @@ def test_a_database_that_fails_is_reported_with_its_own_message(app: object, url
         connection.execute("DROP TABLE jobs")
     for command in (("jobs",), ("delete", "--yes", "nightly")):
         assert "no such table: jobs" in one_error(zeus_service(*command, database_url=url))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["jobs"], 1), (["db", "current"], 1), (["nothing"], 2), (["show"], 2), (["-h"], 0)],
-)
-def test_expected_errors_exit_with_1_and_wrong_usage_with_2(
-    url: str, arguments: list[str], code: int
-) -> None:
-    result = zeus_service(*arguments, database_url=url)
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_names_are_printed_as_they_are_but_for_control_characters(app: object, url: str) -> None:
@@ -293,18 +272,3 @@ def test_names_are_printed_as_they_are_but_for_control_characters(app: object, u
         assert control not in result.stdout + result.stderr, command
     assert "a[/b]" in zeus_service("jobs", database_url=url).stdout
     assert r"val[/acc]\x9b31m 0.9" in zeus_service("show", "a[/b]", database_url=url).stdout
-
-
-def test_a_reader_that_has_enough_ends_the_command_quietly(url: str) -> None:
-    program = f"{COMMAND} --help | head -n 1"
-    result = subprocess.run(
-        program,
-        shell=True,
-        env={**os.environ, "ZEUS_BSO_DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert len(result.stdout.splitlines()) == 1

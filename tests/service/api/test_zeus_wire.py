@@ -189,22 +189,6 @@ def test_a_metric_that_is_no_number_ends_the_run_as_diverged(
     assert wire.outcomes(job) == ["diverged"]
 
 
-def test_an_exit_says_nothing_about_the_batch_size(
-    wire: Wire, job: str, trial: dict[str, Any]
-) -> None:
-    for _ in range(2):
-        assert wire("PATCH", "/trials", trial).status_code == 200
-    assert wire.outcomes(job) == ["interrupted"]
-    assert wire.start(job)["batch_size"] == 16
-    assert wire("GET", f"/api/v1/jobs/{job}").json()["hardware"][0]["arms"][1]["pulls"] == 0
-
-
-def test_an_exit_changes_no_end(wire: Wire, job: str, trial: dict[str, Any]) -> None:
-    wire("POST", "/report", result(trial, metric=0.9))
-    assert wire("PATCH", "/trials", trial).status_code == 200
-    assert wire.outcomes(job) == ["converged"]
-
-
 def test_a_job_whose_batch_sizes_have_all_failed_says_so(wire: Wire, job: str) -> None:
     for batch_size in (16, 32):
         trial = wire.start(job)

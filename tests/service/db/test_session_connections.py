@@ -123,23 +123,3 @@ def test_a_pool_that_is_exhausted_is_reported_as_unavailable(kind: str, tmp_path
         assert answer.headers["Retry-After"] == "1"
         taken.close()
         assert app.test_client().get("/api/v1/jobs").status_code == 200
-
-
-@on_servers
-def test_a_job_that_stays_locked_is_reported_as_unavailable(
-    app: Flask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A host that died may have locked it until the database server notices."""
-    monkeypatch.setattr("zeus_service.db.session.DEADLINE_S", 1.0)
-    register()
-    with ThreadPoolExecutor(1) as pool, transaction() as session:
-        jobs.lock(session, "job")
-        start = pool.submit(app.test_client().post, "/api/v1/jobs/job/trials", json=START)
-        with contextlib.suppress(TimeoutError):
-            start.result(timeout=LIMIT_S)
-        in_time = start.done()
-    assert in_time
-    answer = start.result()
-    assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
-    assert answer.headers["Retry-After"] == "1"
-    assert "timeout" in caplog.text.lower()  # what the database says

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 from service.api.wires import Api, report
 from service.jobs import START, spec_json
 from service.pages.conftest import PHONE, Open
@@ -55,23 +55,6 @@ def test_no_column_is_cut_at_any_width(
         if width in (1440, 390):
             found = Axe().run(page).response["violations"]
             assert [each for each in found if each["impact"] in ("serious", "critical")] == []
-
-
-def test_fourteen_failures_in_a_row_are_the_first_thing_in_the_list(
-    filled: ServiceProcess, open_page: Open
-) -> None:
-    page = open_page(filled.url)
-    row = page.locator(".jobs tr:has(td)").first
-    expect(row).to_contain_text("14 failures in a row; the latest run: errored")
-    expect(row.locator(".state")).to_have_text("failing")
-    assert is_red(page, ".reason")
-    assert is_red(page, ".state.failing")
-
-
-def is_red(page: Page, selector: str) -> bool:
-    colour = page.locator(selector).first.evaluate("(each) => getComputedStyle(each).color")
-    red, green, blue = (int(each) for each in colour.strip("rgb()").split(","))
-    return bool(red > 2 * max(green, blue))
 
 
 @pytest.mark.parametrize("path", ["/", "/savings"])

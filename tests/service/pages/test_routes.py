@@ -23,7 +23,7 @@ from zeus_service import optimizer
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.db.queries import JOB_STATES, OUTCOMES, RUNNING, SORTS
 from zeus_service.db.session import transaction
-from zeus_service.db.tables import Job, Trial, db
+from zeus_service.db.tables import Job, db
 from zeus_service.pages import routes
 from zeus_service.pages.routes import CSV_COLUMNS
 
@@ -313,14 +313,3 @@ def test_the_pages_are_not_part_of_the_described_interface(client: FlaskClient) 
     paths = client.get("/openapi.json").json["paths"]
     assert not [path for path in paths if path.startswith(("/job/", "/assets", "/sign"))]
     assert "/" not in paths
-
-
-def test_a_run_whose_lease_is_over_has_probably_crashed(client: FlaskClient) -> None:
-    add_job()
-    assert "In flight" in client.get("/job/job").text
-    with transaction() as session:
-        session.execute(update(Trial).values(lease_expires_at=1.0))
-    text = client.get("/job/job").text
-    assert "In flight" not in text
-    assert "probably crashed" in text
-    assert "in flight" not in client.get("/").text

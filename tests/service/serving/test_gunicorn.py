@@ -107,6 +107,7 @@ def test_what_waits_for_a_locked_job_is_refused_at_its_deadline(kind: str, tmp_p
     for answer in refused:
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), answer.text
         assert answer.json()["code"] == "unavailable"
+    assert "timeout" in service.log.read_text().lower()  # what the database says
 
 
 def test_any_number_of_jobs_may_be_written_at_once(tmp_path: Path) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from service.simulation import recorded
 from zeus_service.bandit.outcomes import Result
 from zeus_service.simulation.experiment import (
     Experiment,
-    ratio,
     run_all,
     spent_over_oracle,
     tally,
@@ -66,13 +60,3 @@ def test_a_longer_submission_is_measured_against_a_longer_best_run() -> None:
     assert tally(Experiment(WORKLOAD, SPEC, longer), []).oracle_costs == pytest.approx(
         [2 * ORACLE, ORACLE / 2]
     )
-
-
-@given(values=st.lists(st.floats(0.1, 10), min_size=2, max_size=50), length=st.floats(0.1, 1e6))
-def test_of_replays_of_one_length_the_error_is_that_of_a_mean(
-    values: list[float], length: float
-) -> None:
-    estimate = ratio([(value * length, length) for value in values])
-    assert estimate.value == pytest.approx(np.mean(values))
-    expected = np.std(values, ddof=1) / math.sqrt(len(values))
-    assert estimate.error == pytest.approx(expected, rel=1e-6, abs=1e-9)
