@@ -25,6 +25,8 @@ ARGUMENTS = (
     *("--disable-component-update", "--no-first-run"),
 )
 PHONE = {"width": 320, "height": 740}
+POLL_MS = 10_000
+"""How long a page waits between two requests."""
 DRAWN = """() => [...document.querySelectorAll("[data-figure]")].every((place) =>
     place.classList.contains("js-plotly-plot") || place.closest(".empty, details:not([open])"))"""
 
@@ -57,6 +59,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         if allowed:
             allow.append(allowed)
         page = contexts[-1].new_page()
+        page.clock.install()  # it goes on by itself, too
         page.set_default_timeout(1000 * LIMIT_S)
         origin = "/".join(address.split("/")[:3])
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
@@ -74,6 +77,12 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert [each for each in problems if not any(part in each for part in allow)] == []
+
+
+def let_it_ask(page: Page) -> None:
+    """Have a page ask for what has changed, in place of waiting until it does."""
+    page.wait_for_load_state("networkidle")  # until then it does not wait yet
+    page.clock.fast_forward(POLL_MS)
 
 
 @pytest.fixture

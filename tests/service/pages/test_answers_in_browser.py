@@ -16,7 +16,7 @@ from waiting import LIMIT_S, wait_until
 PER_MINUTE = 20
 AT_FIRST = 500 * 1024
 """Bytes."""
-PATHS = ("/", "/job/job", "/job/job?run=1&run=2", "/job/job/trial/2")
+PATHS = ("/", "/job/job?run=1&run=2", "/job/job/trial/2")
 
 
 @pytest.fixture(scope="module")

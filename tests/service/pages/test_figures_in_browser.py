@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from service.api.wires import Api, report
 from service.jobs import START, spec_json
-from service.pages.conftest import Open
+from service.pages.conftest import Open, let_it_ask
 from service_process import ServiceProcess
 from waiting import wait_until
 
@@ -70,6 +70,7 @@ def test_a_zoom_lasts_when_the_figure_is_drawn_again(
     wait_until(lambda: plot.evaluate(shown)[1] is False)
     zoomed = plot.evaluate(shown)
     number = add_run(Api(service.url))
+    let_it_ask(page)
     wait_until(lambda: plot.evaluate("(plot, n) => plot.data.some((t) => t.x.includes(n))", number))
     assert plot.evaluate(shown) == zoomed
 
@@ -82,9 +83,11 @@ def test_a_selection_of_text_lasts_until_it_is_given_up(
     selected = page.evaluate("() => getSelection().toString()")
     assert "converged" in selected
     number = add_run(Api(service.url))
+    let_it_ask(page)
     expect(page.locator("#job")).to_contain_text(f"{number} runs")
     assert page.evaluate("() => getSelection().toString()") == selected
     page.evaluate("() => getSelection().removeAllRanges()")
+    let_it_ask(page)
     expect(page.locator("#rows tbody tr").first).to_contain_text(str(number))
 
 
@@ -236,6 +239,7 @@ def test_checked_runs_are_compared_and_stay_checked_while_the_job_goes_on(
     for number in (1, 2):
         page.get_by_label(f"Compare run {number}", exact=True).check()
     added = add_run(Api(service.url))
+    let_it_ask(page)
     expect(page.locator("#job")).to_contain_text(f"{added} runs")
     expect(page.get_by_label("Compare run 2", exact=True)).to_be_checked()
     page.get_by_role("button", name="compare").click()

@@ -45,6 +45,12 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
     assert "EUR" not in text_of(client, "/savings")
 
 
+def test_the_first_page_of_a_new_service_says_what_to_do(client: FlaskClient) -> None:
+    text = text_of(client, "/")
+    for part in ("No jobs yet", 'ZeusBSOCallback("http://localhost")', "import ZeusBSOCallback"):
+        assert part in text
+
+
 def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: FlaskClient) -> None:
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)

@@ -43,8 +43,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
         yield service
 
 
-@pytest.mark.parametrize("path", ["/", "/savings"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("path", "scheme"), [("/", "light"), ("/savings", "dark")])
 def test_no_column_is_cut_at_any_width(
     filled: ServiceProcess, open_page: Open, path: str, scheme: str
 ) -> None:
