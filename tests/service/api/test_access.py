@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import requests
-from databases import DATABASES, new_database
 from pydantic import ValidationError
 from records import hardware
 from service.jobs import spec_json
@@ -169,11 +168,11 @@ def refusal(command: tuple[str, ...], folder: Path, **env: str) -> str:
 
 
 SERVE = (str(BIN / "zeus-service"), "serve")
-both_ways = pytest.mark.parametrize("command", [SERVE, GUNICORN], ids=["serve", "gunicorn"])
 
 
-@both_ways
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+@pytest.mark.parametrize(
+    ("command", "host"), [(SERVE, "[::]"), (GUNICORN, "0.0.0.0")], ids=["serve", "gunicorn"]
+)
 def test_without_a_token_it_listens_on_loopback_only(
     tmp_path: Path, command: tuple[str, ...], host: str
 ) -> None:
@@ -181,15 +180,18 @@ def test_without_a_token_it_listens_on_loopback_only(
     assert "ZEUS_BSO_TOKEN" in refusal((*command, bind), tmp_path)
 
 
-@both_ways
+@pytest.mark.parametrize(
+    ("gunicorn", "env"),
+    [(False, {"ZEUS_BSO_INSECURE": "1"}), (True, {"ZEUS_BSO_TOKEN": OLD})],
+    ids=["serve", "gunicorn"],
+)
 def test_with_a_token_or_insecure_it_listens_anywhere(
-    tmp_path: Path, command: tuple[str, ...]
+    tmp_path: Path, gunicorn: bool, env: dict[str, str]
 ) -> None:
-    for env in ({"ZEUS_BSO_TOKEN": OLD}, {"ZEUS_BSO_INSECURE": "1"}):
-        service = ServiceProcess(tmp_path, gunicorn=command is GUNICORN, **env)
-        service.bind_to("0.0.0.0")
-        with service:
-            pass
+    service = ServiceProcess(tmp_path, gunicorn=gunicorn, **env)
+    service.bind_to("0.0.0.0")
+    with service:
+        pass
 
 
 def test_secrets_may_be_in_files(tmp_path: Path) -> None:
@@ -264,13 +266,10 @@ def test_an_invalid_secret_is_reported_by_name_alone(variable: str, value: str) 
     assert PASSWORD not in result.stdout + result.stderr
 
 
-@both_ways
-def test_a_service_with_an_invalid_secret_does_not_start(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_a_service_with_an_invalid_secret_does_not_start(tmp_path: Path) -> None:
     bind = f"--bind=127.0.0.1:{free_port()}"
     variable, value = INVALID[0]
-    assert variable in refusal((*command, bind), tmp_path, **{variable: value})
+    assert variable in refusal((*GUNICORN, bind), tmp_path, **{variable: value})
 
 
 def test_a_dotenv_file_that_is_no_text_stops_the_start(tmp_path: Path) -> None:
@@ -297,25 +296,17 @@ def test_a_database_that_refuses_is_reported_without_its_password(
 
 
 def test_whoever_asks_whether_it_is_ready_learns_no_host_user_or_path(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "empty.sqlite3").touch()
     for where, log in (
-        (database_url, "is empty"),
+        (f"sqlite:///{tmp_path}/empty.sqlite3", "is empty"),
         ("sqlite:////nowhere/x.sqlite3", "no database at /nowhere/x.sqlite3"),
     ):
         answer = create_app(Config(database_url=where, token=OLD)).test_client().get("/readyz")
         assert answer.status_code == 503
         assert answer.json["detail"] == "the database is unavailable; see the service's log"
         assert log in caplog.text
-
-
-@pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A new database without tables, of each kind in turn."""
-    with new_database(request.param, tmp_path) as url:
-        if request.param == "sqlite":
-            (tmp_path / "service.sqlite3").touch()
-        yield url
 
 
 def test_an_application_of_ones_own_lets_nobody_else_in_after_a_crash(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from service.jobs import HARDWARE, next_choice, observation, spec
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 from zeus_service.bandit.reasons import exhausted
-from zeus_service.simulation.replay import replay
-from zeus_service.simulation.synthetic_workloads import synthetic_workload
 
 POLICY, JOB = DefaultPolicy(), spec(policy="default")
 CHOICE = Choice(32, "explore")
@@ -24,14 +22,6 @@ def after(*ends: tuple[str, float]) -> State:
         state = POLICY.begin(JOB, state, CHOICE, HARDWARE)
         state = POLICY.observe(JOB, state, observation(CHOICE, result, cost))
     return state
-
-
-def test_the_default_is_always_taken_and_no_run_is_stopped_early() -> None:
-    workload = synthetic_workload(4)
-    trials = replay(workload, workload.spec(policy="default", seed=1), 50)
-    assert {trial.batch_size for trial in trials} == {workload.default_batch_size}
-    assert {trial.result for trial in trials} == {"converged"}
-    assert POLICY.cost_bound(JOB, after(*[("converged", 10.0)] * 5), HARDWARE) == math.inf
 
 
 def test_its_mean_cost_is_shown_with_its_standard_error() -> None:

@@ -26,11 +26,6 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
             "the nearest rival, 16, costs 20 % more",
         ),
         (
-            [CHEAP],
-            Choice(32, "exploit"),
-            "expected to cost 100 J (98.1 to 102 J), based on 41 runs",
-        ),
-        (
             [CHEAP, ArmEstimate(8, 0, 99.8, 1.0, "alive"), ArmEstimate(4, 1, 1.0, 1.0, "diverged")],
             Choice(32, "exploit"),
             "expected to cost 100 J (98.1 to 102 J), based on 41 runs; "
@@ -56,11 +51,6 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
             [CHEAP, COSTLY],
             Choice(64, "explore"),
             "measured in 2 runs; another run will show how the cost depends on the batch size",
-        ),
-        (
-            [CHEAP, ArmEstimate(8, 0, None, None, "alive")],
-            Choice(8, "explore"),
-            "not measured yet, may beat 32",
         ),
         (
             [CHEAP],

@@ -42,11 +42,6 @@ def ids(**query: object) -> list[str]:
     return [job.job_id for job, *_ in read(**query).jobs]
 
 
-def test_no_jobs(app: Flask) -> None:
-    page = read()
-    assert (page.jobs, page.counts, page.pages, page.running) == ([], {}, 1, 0)
-
-
 def test_the_search_finds_parts_of_ids_in_any_case_and_takes_no_wildcards(app: Flask) -> None:
     register("Ads-1", "ads-2", "per%cent", "news")
     assert ids(search="ADS") == ["Ads-1", "ads-2"]

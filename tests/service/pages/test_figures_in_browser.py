@@ -167,16 +167,6 @@ def test_what_a_single_run_has_saved_has_a_unit_ticks_and_a_band(
     expect(plot.locator(".fills path")).to_have_count(1)
 
 
-def test_the_ticks_of_the_valley_ascend_and_have_units(
-    service: ServiceProcess, open_page: Open
-) -> None:
-    plot = figure(open_page(f"{service.url}{PATH}"), "valley")
-    ticks = [tick.split() for tick in plot.locator(".ytick text").all_text_contents()]
-    joules = [float(number.replace(",", "")) * {"J": 1, "Wh": 3600}[unit] for number, unit in ticks]
-    assert len(joules) >= 2
-    assert joules == sorted(set(joules))
-
-
 def test_bars_of_progress_are_printed_filled(service: ServiceProcess, open_page: Open) -> None:
     api = Api(service.url)
     assert api("POST", "/jobs", spec_json(job_id="printed")).status_code == 201

@@ -133,12 +133,6 @@ def test_the_cookie_has_no_role(client: FlaskClient, clients: Callable[..., Flas
     assert demoted.get("/job/job/delete").status_code == 403
 
 
-def test_signing_out_ends_the_session(client: FlaskClient) -> None:
-    sign_in(client, READ)
-    assert client.post("/sign-out").status_code == 303
-    assert client.get("/", headers={"Accept": "text/html"}).status_code == 303
-
-
 def test_a_session_expires(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     sign_in(client, READ)
     assert client.get("/").status_code == 200

@@ -151,11 +151,10 @@ def test_a_locked_sqlite_file_holds_up_nothing_but_writes(tmp_path: Path) -> Non
         assert [each.result().status_code for each in blocked] == [201] * 20
 
 
-@pytest.mark.parametrize("gunicorn", [False, True], ids=["serve", "gunicorn"])
-def test_counts_outlive_workers(tmp_path: Path, gunicorn: bool) -> None:
+def test_counts_outlive_workers(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    with ServiceProcess(tmp_path, gunicorn=gunicorn, TMPDIR=str(temporary)) as service:
+    with ServiceProcess(tmp_path, TMPDIR=str(temporary)) as service:
         for replaced, how in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGHUP), 1):
             assert call(service, "GET", "/api/v1/jobs").ok
             (worker,) = service.workers()
