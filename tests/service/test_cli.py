@@ -13,7 +13,7 @@ import requests
 from click.testing import CliRunner
 from databases import migrated_database
 from flask import Flask
-from service.jobs import START, register, report, spec_json
+from service.jobs import register, report
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from sqlalchemy import make_url, update
@@ -155,17 +155,14 @@ def test_a_database_url_may_name_any_driver_of_its_database() -> None:
     assert Config(database_url=url).database_url == url.replace("asyncmy", "pymysql")
 
 
-def test_jobs_and_their_estimates_are_printed(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path) as service:
-        api = f"{service.url}/api/v1/jobs"
-        requests.post(api, json=spec_json(job_id="nightly", policy="zeus"), timeout=LIMIT_S)
-        start = requests.post(f"{api}/nightly/trials", json=START, timeout=LIMIT_S).json()
-        report = {"sequence": 1, "epoch": 3, "time_s": 10.0, "energy_j": 500.0, "metric": 0.95}
-        path = f"{api}/nightly/trials/1/reports?generation={start['generation']}"
-        assert requests.post(path, json=report, timeout=LIMIT_S).ok
-        listed = zeus_service("jobs", database_url=service.database_url)
-        shown = zeus_service("show", "nightly", database_url=service.database_url)
-        rebuilt = zeus_service("rebuild", "nightly", database_url=service.database_url)
+def test_jobs_and_their_estimates_are_printed(app: object, url: str) -> None:
+    register(job_id="nightly", policy="zeus")
+    optimizer.start_trial("nightly")
+    last = report(epoch=3, time_s=10.0, energy_j=500.0, metric=0.95)
+    optimizer.report("nightly", 1, last)
+    listed = zeus_service("jobs", database_url=url)
+    shown = zeus_service("show", "nightly", database_url=url)
+    rebuilt = zeus_service("rebuild", "nightly", database_url=url)
     assert listed.stdout.splitlines()[1].split()[:4] == ["nightly", "learning", "32", "1"]
     assert "nightly: learning (pruning 1/2), best" in shown.stdout
     assert "best batch size 32" in shown.stdout

@@ -15,6 +15,8 @@ from service.jobs import START, spec_json
 from service.test_cli import one_error
 from service_process import BIN, ServiceProcess
 from waiting import LIMIT_S
+from zeus_service.bandit import registry
+from zeus_service.errors import Unusable
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_policy"
 
@@ -76,18 +78,8 @@ def test_it_keeps_the_contract(installed: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("raise OSError('no file')", "OSError: no file"),
-        ("class policy: name = 'round_robin'", "lacks attributes"),
-        ("from zeus_service.bandit.zeus import ZeusPolicy as policy", "is 'zeus'"),
-    ],
-)
-def test_one_that_cannot_be_loaded_is_named(
-    tmp_path: Path, installed: Path, program: str, reason: str
-) -> None:
-    (installed / "round_robin.py").write_text(program)
+def test_one_that_cannot_be_loaded_is_named(tmp_path: Path, installed: Path) -> None:
+    (installed / "round_robin.py").write_text("raise OSError('no file')")
     result = subprocess.run(
         [sys.executable, "-m", "zeus_service", "serve"],
         env={
@@ -101,5 +93,23 @@ def test_one_that_cannot_be_loaded_is_named(
         check=False,
     )
     error = one_error(result)
-    assert reason in error
+    assert "OSError: no file" in error
     assert "policy 'round_robin' (round_robin:policy of round-robin-policy)" in error
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("class policy: name = 'round_robin'", "lacks attributes"),
+        ("from zeus_service.bandit.zeus import ZeusPolicy as policy", "is 'zeus'"),
+    ],
+)
+def test_one_that_is_none_is_named(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    (installed / "round_robin.py").write_text(program)
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.delitem(sys.modules, "round_robin", raising=False)
+    with pytest.raises(Unusable, match=f"policy 'round_robin' .*{reason}"):
+        registry._all()
+    del sys.modules["round_robin"]

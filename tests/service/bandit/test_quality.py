@@ -51,9 +51,8 @@ def test_one_unlucky_divergence_does_not_ban_the_best_batch_size(policy: Policy)
     assert last[61:].count(32) > 30
 
 
-@policies
-def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever(policy: Policy) -> None:
-    job, rng = spec(window_size=5), np.random.default_rng(0)
+def test_with_a_window_a_job_that_became_slower_is_not_stopped_for_ever() -> None:
+    policy, job, rng = ZeusPolicy(), spec(window_size=5), np.random.default_rng(0)
     state, stops = policy.initial_state(job), []
     for number in range(200):
         choice = next_choice(policy, job, state, rng)
