@@ -1,9 +1,7 @@
-"""Many clients and several workers, with and without processes being killed: nothing is lost."""
+"""Many clients and several workers, while processes are killed: nothing is lost."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import random
 import signal
@@ -18,10 +16,10 @@ from typing import Any
 import pytest
 from databases import DATABASES, migrated_database
 from service.conftest import application
-from service.jobs import HARDWARE, START, register
+from service.jobs import HARDWARE, register
 from service_process import ServiceProcess
 from sqlalchemy import select
-from waiting import LIMIT_S, wait_until
+from waiting import wait_until
 from zeus_service import maintenance
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Trial
@@ -52,32 +50,6 @@ def figures(client: int, sequence: int) -> dict[str, Any]:
         "energy_j": 100.0 * sequence + client,
         "metric": sequence / REPORTS_EACH,
     }
-
-
-def without_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
-    """A client that takes no failure: on one connection, each request once."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
-
-    def post(path: str, body: Any) -> dict[str, Any]:
-        connection.request(
-            "POST",
-            f"/api/v1/jobs/{job_id}/trials{path}",
-            json.dumps(body),
-            {"Content-Type": "application/json"},
-        )
-        response = connection.getresponse()
-        answer: dict[str, Any] = json.loads(response.read())
-        assert response.status in (200, 201), answer
-        return answer
-
-    for _ in range(TRIALS_EACH):
-        start = post("", START)
-        trial, of_it = start["trial_number"], f"generation={start['generation']}"
-        done.trials.append((job_id, trial))
-        for sequence in range(1, REPORTS_EACH + 1):
-            answer = post(f"/{trial}/reports?{of_it}", figures(number, sequence))
-            done.reports[job_id, trial, sequence] = answer["cost"]
-    connection.close()
 
 
 def with_retry(port: int, job_id: str, number: int, done: Acknowledged) -> None:
@@ -151,14 +123,12 @@ def check(job_ids: list[str], done: Acknowledged) -> None:
         assert maintenance.rebuild(job_id), "the replay of the trials is not the stored state"
 
 
-@pytest.mark.parametrize("killing", [False, True], ids=["undisturbed", "killed at random"])
 @pytest.mark.parametrize("kind", DATABASES)
 def test_many_clients_lose_nothing(
-    kind: str, killing: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("ERROR", "urllib3.connectionpool")  # each retry is a warning
-    # Each database with both disturbances and both numbers of jobs, in two cases and not in four.
-    job_count = 1 if killing == (kind != "postgresql") else CLIENTS
+    job_count = CLIENTS if kind == "postgresql" else 1
     job_ids = [f"job-{number}" for number in range(job_count)]
     done, finished = Acknowledged(), Event()
     with migrated_database(kind, tmp_path) as url, application(url):
@@ -168,16 +138,15 @@ def test_many_clients_lose_nothing(
             ServiceProcess(tmp_path, database_url=url, workers=WORKERS) as service,
             ThreadPoolExecutor(CLIENTS + 1) as pool,
         ):
-            client = with_retry if killing else without_retry
             clients = [
-                pool.submit(client, service.port, job_ids[number % job_count], number, done)
+                pool.submit(with_retry, service.port, job_ids[number % job_count], number, done)
                 for number in range(CLIENTS)
             ]
-            killer = pool.submit(kill_at_random, service, done, finished) if killing else None
+            killer = pool.submit(kill_at_random, service, done, finished)
             try:
                 for future in clients:
                     future.result()
             finally:
                 finished.set()
-            assert killer is None or killer.result() == KILLS
+            assert killer.result() == KILLS
         check(job_ids, done)

@@ -296,38 +296,25 @@ def test_a_client_without_a_token_is_told_where_to_put_it(
 
 
 def test_the_job_is_what_the_client_measured_with(
-    service: ServiceProcess, fake_gpus: FakeDriver
+    service: ServiceProcess, one_rank: ZeusRun, gpus: FakeDriver
 ) -> None:
-    with ZeusRun(service.url, fake_gpus, job_id=None, job_id_prefix="made") as run:
-        job_id = run.started["job_id"]
-        prefix, _, digits = job_id.rpartition("-")
-        assert prefix == "made"
-        assert len(digits) == 8
-        assert int(digits, 16) >= 0
+    one_rank.begin(service.url, job_id=None, job_id_prefix="made")
+    job_id = one_rank.started["job_id"]
+    prefix, _, digits = job_id.rpartition("-")
+    assert prefix == "made"
+    assert len(digits) == 8
+    assert int(digits, 16) >= 0
+    one_rank.converge(300)
     job = requests.get(f"{service.url}/api/v1/jobs/{job_id}", timeout=LIMIT_S).json()
     (hardware,) = job["hardware"]
     assert (hardware["max_power_w"], hardware["num_devices"]) == (2 * 300, 2)
-    assert (hardware["device_model"], job["spec"]["seed"]) == (fake_gpus.gpus[0].name, 5)
+    assert (hardware["device_model"], job["spec"]["seed"]) == (gpus.gpus[0].name, 5)
 
 
 def test_a_run_whose_metric_is_no_number_is_told_that_it_has_failed(
-    service: ServiceProcess, fake_gpus: FakeDriver
+    service: ServiceProcess, one_rank: ZeusRun
 ) -> None:
-    with ZeusRun(service.url, fake_gpus, job_id="digits-nan") as run:
-        assert "the metric is nan" in run.epoch(10, float("nan"))["failed"]
-    assert run.status == 0
+    one_rank.begin(service.url, job_id="digits-nan")
+    assert "the metric is nan" in one_rank.epoch(10, float("nan"))["failed"]
     (trial,) = trials(service, "digits-nan")
     assert trial["outcome"] == "diverged"
-
-
-def test_a_job_whose_batch_sizes_have_all_failed_says_so_in_the_client(
-    service: ServiceProcess, fake_gpus: FakeDriver
-) -> None:
-    last = {"job_id": "digits-last", "batch_sizes": [16], "max_epochs": 1}
-    with ZeusRun(service.url, fake_gpus, **last) as run:
-        run.epoch(10, 0.5)
-    second = ZeusRun(service.url, fake_gpus, **last)
-    second.end()
-    assert second.status == 1
-    assert "Zeus server returned status code 409" in second.errors
-    assert "no batch size left to try: 1 missed the target." in second.errors
