@@ -117,22 +117,6 @@ def eras(job: Job) -> list[tuple[Any, ...]]:
 
 
 @on_sqlite
-@pytest.mark.parametrize("first", ["diverged", "interrupted"])
-def test_a_trial_that_runs_again_leaves_no_rounding_in_its_era(app: Flask, first: str) -> None:
-    """Its cost hides the digits of a small one; if both run again, the era has spent nothing."""
-    register(policy="default")
-    outcomes = [first, "interrupted"]
-    for number, (outcome, energy_j) in enumerate(zip(outcomes, [0.3, 1e9 / 3], strict=True), 1):
-        optimizer.start_trial("job")
-        optimizer.report("job", number, report(1, time_s=1.0, energy_j=energy_j, metric=0.1))
-        optimizer.end_trial("job", number, outcome)
-    optimizer.report("job", 2, report(2, time_s=2.0, energy_j=1e9, metric=0.1))
-    if first == "interrupted":
-        optimizer.report("job", 1, report(2, time_s=2.0, energy_j=1e9, metric=0.1))
-    assert maintenance.rebuild("job")
-
-
-@on_sqlite
 @pytest.mark.parametrize("policy", ["zeus", "information_directed"])
 def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: str) -> None:
     """The fourth end without a result counts; without the first one, it was the third."""

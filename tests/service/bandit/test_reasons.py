@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from service.jobs import HARDWARE, observation, spec
+from service.jobs import HARDWARE, spec
 from zeus_service.bandit import reasons
 from zeus_service.bandit.policy import ArmEstimate, Choice
 from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
 
 COSTLY = ArmEstimate(64, 2, 200.0, 10.0, "alive")
 CHEAP = ArmEstimate(32, 41, 100.0, 1.0, "alive")
@@ -72,21 +69,3 @@ def test_a_choice_is_explained_by_what_is_known_of_its_batch_size(
     monkeypatch.setattr(type(policy), "describe", lambda *_: arms)
     monkeypatch.setattr(type(policy), "best_batch_size", lambda *_: best)
     assert reasons.reason(spec(), {}, HARDWARE, choice) == text
-
-
-def fail(job: JobSpec, *results: Any) -> str:
-    policy = policy_of(job)
-    state = policy.initial_state(job)
-    for batch_size, result in results:
-        choice = Choice(batch_size, "explore")
-        state = policy.begin(job, state, choice, HARDWARE)
-        state = policy.observe(job, state, observation(choice, result, 1.0))
-    return reasons.exhausted(job, state, HARDWARE, job.batch_sizes).message
-
-
-def test_a_job_without_a_batch_size_left_says_how_many_failed_in_which_way() -> None:
-    job = spec(batch_sizes=[8, 16, 32, 64], policy="information_directed")
-    results = [(8, "not_converged"), (16, "not_converged"), (32, "diverged"), (64, "out_of_memory")]
-    message = fail(job, *results, *results)
-    assert "left to try: 2 missed the target, 1 diverged, 1 ran out of memory. Use" in message
-    assert len(message) <= 200

@@ -97,16 +97,6 @@ def test_expectations_are_right_where_runs_are_stopped(bound: float) -> None:
     assert np.mean(found) == pytest.approx(100 * math.exp(0.3**2 / 2), rel=0.04)
 
 
-def test_a_default_that_never_converged_has_no_expectation() -> None:
-    job = Job()
-    for _ in range(3):
-        job.run(32, 500.0, outcome="not_converged")
-        job.run(64, 100.0)
-    assert job.saved is None
-    job.run(32, 90.0)
-    assert job.expected.energy_j == 90.0
-
-
 RUNS = strategies.lists(
     strategies.tuples(
         strategies.sampled_from([16, 32, 64]),

@@ -207,21 +207,6 @@ def test_after_a_move_power_limits_are_compared_as_shares_of_the_default_limit()
     assert moved(learned(limit_w=150.0), 3.0, 64, limit_w=600.0).eras[-1].expected is None
 
 
-def test_hardware_in_turn_keeps_its_own_moments_and_eras() -> None:
-    job = Job()
-    for number in range(60):
-        factor = 1.02 if number % 2 else 0.98
-        job.hardware = HARDWARE
-        job.run(32, 100.0 * factor)
-        job.hardware = OTHER
-        job.run(32, 1000.0 * factor * (2.0 if number >= 30 else 1.0))
-    assert [era.hardware for era in job.eras] == [HARDWARE, OTHER, OTHER]  # one of them changed
-    assert job.eras[0].expected is not None
-    assert job.eras[0].expected.energy_j == pytest.approx(100.0)
-    assert job.expected.energy_j == pytest.approx(2000.0, rel=0.01)
-    assert job.saved_j == pytest.approx(0.0, abs=6000.0)
-
-
 def test_a_default_that_was_stopped_on_other_hardware_is_expected_as_before() -> None:
     job = moved(learned(), 3.0, 64)
     expected = job.eras[-1].expected

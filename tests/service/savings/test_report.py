@@ -21,13 +21,6 @@ def test_the_errors_of_a_jobs_eras_add_up() -> None:
     assert job.energy_j.error == 4 * 5 + 4 * 2
 
 
-def test_each_era_counts_the_gpus_of_its_own_hardware() -> None:
-    found = saved([ERA, replace(ERA, number=2, hardware=replace(HARDWARE, num_devices=8))])
-    assert found is not None
-    assert found.time_s.estimate == 2 * (4 * 10 - 30)
-    assert found.gpu_time_s.estimate == (HARDWARE.num_devices + 8) * (4 * 10 - 30)
-
-
 def test_nothing_is_said_to_have_cost_more_than_it_spent() -> None:
     unclear = replace(ERA, expected=Expected(100.0, 10.0, 250.0, 2.0))
     found = saved([unclear, unclear])

@@ -47,16 +47,6 @@ def test_policies_stand_under_their_workload_within_eighty_columns(
     assert another == ["a-policy-of-some-name", "1.250", "1.500", "0.50", "1.10", "2.0", "-"]
 
 
-@pytest.mark.parametrize(
-    ("by", "text"), [(0.5, "±.250"), (2.0, "±1.000"), (20.468, "±10.234"), (401, "±200.500")]
-)
-def test_only_the_zero_before_the_point_is_left_out(
-    capsys: pytest.CaptureFixture[str], by: float, text: str
-) -> None:
-    print_table([TALLY, dearer(by)])
-    assert f"{text} " in capsys.readouterr().out
-
-
 def test_a_replay_without_a_batch_size_left_counts_for_no_ratio(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -70,12 +60,3 @@ def test_a_replay_without_a_batch_size_left_counts_for_no_ratio(
     assert "rtx6000 with zeus: recurrences that never reached the target: 1" in legend
     assert "replays that gave up and are left out: 1 of 2" in legend
     assert "replays that gave up and are left out: 1 of 1" in legend
-
-
-def test_a_recurrence_that_failed_too_often_counts_and_is_reported(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    print_table([TALLY, replace(dearer(0.1), unreached=3)])
-    output = capsys.readouterr().out
-    assert output.splitlines()[4].split()[:2] == ["zeus", "1.300±.050"]
-    assert "recurrences that never reached the target: 3" in " ".join(output.split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -11,34 +10,14 @@ from hypothesis import strategies as st
 from service.simulation import recorded
 from zeus_service.bandit.policy import Choice
 from zeus_service.simulation.simulated_run import StartedTrial, TrialRunner, run
-from zeus_service.simulation.workload import Epoch, Price, Setting, Workload
+from zeus_service.simulation.workload import Epoch, Price, Setting
 
 WORKLOAD = recorded.workload()
 PRICE = Price(100.0, Epoch(2.0, 300.0), 250.0, Epoch(3.0, 400.0))
-seconds = st.floats(1e-3, 1e5)
-settings = st.builds(
-    Setting,
-    st.lists(st.integers(1, 200).map(float) | st.just(math.inf), min_size=1).map(tuple),
-    st.dictionaries(
-        st.sampled_from([100.0, 150.0, 200.0, 250.0]),
-        st.builds(Epoch, seconds, st.floats(1e-3, 1e7)),
-        min_size=1,
-    ),
-)
 
 
 def runner(seed: int) -> TrialRunner:
     return TrialRunner(WORKLOAD.spec(policy="zeus", seed=seed))
-
-
-@given(setting=settings, eta=st.floats(0, 1))
-def test_the_power_limit_is_the_one_of_the_lowest_cost_rate(setting: Setting, eta: float) -> None:
-    priced = setting.price(eta, 250.0)
-    costs = {
-        limit: eta * epoch.energy_j + (1 - eta) * 250.0 * epoch.time_s
-        for limit, epoch in setting.epochs.items()
-    }
-    assert costs[priced.power_limit_w] == min(costs.values()) == priced.epoch_cost
 
 
 def test_profiling_an_epoch_takes_the_mean_over_the_power_limits() -> None:
@@ -86,46 +65,9 @@ def test_only_the_first_try_of_a_batch_size_profiles() -> None:
     assert profiled == [True, False, True, False]
 
 
-def test_each_recorded_run_is_as_likely() -> None:
-    simulated = runner(3)
-    drawn = Counter(simulated.draw(8, (1.0, 2.0, 3.0, 4.0))[0] for _ in range(4000))
-    assert drawn.keys() == {1.0, 2.0, 3.0, 4.0}
-    # The standard deviation of a count is sqrt(4000 x 1/4 x 3/4) = 27.
-    assert all(abs(count - 1000) < 5 * 27 for count in drawn.values())
-
-
-@given(order=st.permutations([8, 8, 8, 16, 16, 32]))
-def test_a_batch_sizes_runs_do_not_depend_on_the_others(order: list[int]) -> None:
-    runs = tuple(map(float, range(1000)))
-    together, alone = runner(5), runner(5)
-    drawn = [(size, together.draw(size, runs)) for size in order]
-    for size in (8, 16, 32):
-        expected = [alone.draw(size, runs) for _ in range(order.count(size))]
-        assert [epoch for other, epoch in drawn if other == size] == expected
-
-
-def test_seeds_and_batch_sizes_differ_in_their_runs() -> None:
-    runs = tuple(map(float, range(1000)))
-    draws = {runner(seed).draw(size, runs)[0] for seed in range(10) for size in (8, 16)}
-    assert len(draws) > 15
-
-
 def test_the_expected_epochs_count_the_failed_runs_before_the_one_that_reaches() -> None:
     # One run in two fails after 20 epochs: on average one failure before 10 epochs that reach.
     assert Setting((10.0, math.inf), {}).expected_epochs(20) == pytest.approx(30.0)
     assert Setting((10.0, 25.0), {}).expected_epochs(20) == pytest.approx(30.0)
     assert Setting((10.0, 12.0), {}).expected_epochs(20) == pytest.approx(11.0)
     assert math.isinf(Setting((21.0, math.inf), {}).expected_epochs(20))
-
-
-def test_a_run_that_runs_out_of_memory_takes_a_tenth_of_its_epochs() -> None:
-    setting = Setting((20.0,), {100.0: Epoch(1.0, 100.0)}, out_of_memory=0.25)
-    workload = Workload("shared", "gpu", {32: setting}, 32, 50, 100.0)
-    trials, ended = runner(1), Counter[str]()
-    for number in range(1, 401):
-        started = StartedTrial(number, Choice(32, "explore"), workload.hardware, math.inf)
-        trial = trials.run(workload, started, 0)
-        ended[trial.result] += 1
-        assert trial.epochs == (2 if trial.result == "out_of_memory" else 20)
-    assert ended["out_of_memory"] + ended["converged"] == 400
-    assert 70 <= ended["out_of_memory"] <= 130
