@@ -130,6 +130,7 @@ def test_reports_that_came_since_the_trial_was_found_to_be_old_are_kept(app: Fla
     assert with_reports() == [1]
 
 
+@on_sqlite
 def test_each_transaction_is_small(app: Flask, small_portions: None) -> None:
     register(beta_knob=None)
     numbers = [converge(reports=10) for _ in range(7)]

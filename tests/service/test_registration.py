@@ -8,7 +8,6 @@ from typing import Any, get_args
 import pytest
 from databases import waiting_sessions
 from flask import Flask
-from service.api.wires import zeus_job
 from service.conftest import application, on_sqlite
 from service.db.races import just_before, on_servers
 from service.db.test_power_profiles import profile
@@ -271,17 +270,6 @@ def test_a_start_that_waits_for_a_registration_starts_a_trial_of_the_new_job(
         register(batch_sizes=[7], default_batch_size=7)
     other.join()
     assert sizes == [7]
-
-
-@on_sqlite
-def test_a_job_of_zeus_wire_is_registered_anew_too(app: Flask) -> None:
-    client = app.test_client()
-    client.post("/jobs", json=zeus_job())
-    trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
-    assert client.post("/jobs", json=zeus_job(max_epochs=7)).status_code == 409
-    client.patch("/trials", json=trial)
-    assert client.post("/jobs", json=zeus_job(max_epochs=7)).status_code == 201
-    assert optimizer.get_job("zeus-job").spec["max_epochs"] == 7
 
 
 def delete_and_register() -> None:

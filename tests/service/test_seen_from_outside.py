@@ -133,18 +133,6 @@ def test_trials_and_joules_are_counted_once_and_without_a_series_per_job(
     assert ("zeus_bso_trials_ended_total", "lost") not in found
 
 
-def test_metrics_answer_without_the_database(own_service: ServiceProcess) -> None:
-    assert metrics(own_service)["zeus_bso_database_up",] == 1
-    take_the_database_away(own_service)
-    found = metrics(own_service)
-    assert found["zeus_bso_database_up",] == 0
-    assert found["zeus_bso_http_requests_total", "GET", "/metrics", "200"] == 1
-    assert ("zeus_bso_jobs",) not in found
-    ready = requests.get(f"{own_service.url}/readyz", timeout=LIMIT_S)
-    assert (ready.status_code, ready.json()["code"]) == (503, "unavailable")
-    assert requests.get(f"{own_service.url}/healthz", timeout=LIMIT_S).ok
-
-
 def take_the_database_away(service: ServiceProcess) -> None:
     database = Path(service.database_url.removeprefix("sqlite:///"))
     for path in database.parent.glob(f"{database.name}*"):

@@ -20,16 +20,6 @@ def test_seconds(value: float | None, text: str) -> None:
     assert shown.seconds(value) == text
 
 
-def test_other_texts() -> None:
-    assert shown.iso(0.0) == "1970-01-01T00:00:00+00:00"
-    assert shown.utc(1.0) == "1970-01-01 00:00:01 UTC"
-    assert shown.words("out_of_memory") == "out of memory"
-    assert shown.words(None) == "running"
-    assert shown.job_path("a b/<é>") == "/job/a%20b%2F%3C%C3%A9%3E"
-    assert shown.number(None) == shown.NONE
-    assert shown.number(0.123456) == "0.12346"
-
-
 def test_money_has_its_currency_and_as_many_digits_as_say_something() -> None:
     amounts = (0.0, 0.00123, 1.556, -12.5, 12345.6)
     assert [shown.money(value, "EUR") for value in amounts] == [

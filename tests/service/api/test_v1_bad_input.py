@@ -172,17 +172,6 @@ def test_a_path_that_names_nothing_is_not_found(api: Api, path: str) -> None:
         assert response.headers["Content-Type"] == "application/problem+json"
 
 
-def test_an_unsuited_parameter_is_refused(api: Api, job: str) -> None:
-    numbers = ("-1", "1.5", "", "x", "9" * 30, "9" * 1000, "1e3", "\x00")
-    values = [
-        (f"/jobs/{job}/trials", name, each) for name in ("limit", "after") for each in numbers
-    ]
-    values += [("/jobs", "after", each) for each in ("\x00", "x" * 301)]
-    for path, parameter, value in values:
-        response = api("GET", path, params={parameter: value})
-        assert parameter in problem(response, 422, "invalid")["errors"]
-
-
 @pytest.mark.parametrize("query", ["", "?generation=", f"?generation={'x' * 33}"])
 def test_a_call_of_a_trial_without_its_generation_is_refused(
     api: Api, job: str, trial: str, query: str

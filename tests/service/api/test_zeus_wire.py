@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 from service.api.wires import Wire, error, result, zeus_job
-from service.db.test_cost import statements
 from service.jobs import spec_json
-from zeus_service import create_app, optimizer
+from zeus_service import create_app
 from zeus_service.config import Config
 
 _numbers = itertools.count()
@@ -117,18 +115,6 @@ def test_a_job_known_with_another_configuration_is_refused(wire: Wire, job: str)
     error(wire("POST", "/jobs", zeus_job(job_id="zeus-seed")), 409)  # a seed left open
 
 
-def test_every_trial_of_a_job_has_the_hardware_of_its_registration(wire: Wire, job: str) -> None:
-    wire.start(job)
-    (trial,) = wire("GET", f"/api/v1/jobs/{job}/trials").json()["trials"]
-    assert trial["hardware"] == {
-        "device_model": "Fake GPU",
-        "num_devices": 1,
-        "max_power_w": 100.0,
-        "meter": "nvml",
-        "estimated": False,
-    }
-
-
 def test_a_job_of_one_wire_is_known_to_the_other(wire: Wire, job: str) -> None:
     spec = {"batch_sizes": [8, 16, 32], "default_batch_size": 16, "target_metric": 0.5}
     here = spec_json(job_id=job, monitor="metric", lease_s=21600, **spec)
@@ -144,13 +130,6 @@ def test_a_start_says_what_to_train_with_and_is_not_cached(wire: Wire, job: str)
     response = wire("GET", f"/jobs/batch_size?job_id={job}")
     assert response.json() == {"job_id": job, "batch_size": 16, "trial_number": 2}
     assert response.headers["Cache-Control"] == "no-store"
-
-
-def test_the_same_report_again_gets_the_same_answer(wire: Wire, trial: dict[str, Any]) -> None:
-    first = wire("POST", "/report", result(trial)).json()
-    assert (first["stop_train"], first["converged"]) == (False, False)
-    assert wire("POST", "/report", result(trial, 2)).json()["stop_train"] is False
-    assert wire("POST", "/report", result(trial)).json() == first
 
 
 @pytest.mark.parametrize("metric", [0.9, 0.1])
@@ -260,18 +239,6 @@ def test_a_service_without_a_database_says_so_in_zeus_form(tmp_path: Path) -> No
     response = app.test_client().get("/jobs/batch_size?job_id=x")
     assert response.status_code == 503
     assert set(response.get_json()) == {"message"}
-
-
-def test_a_report_that_goes_on_takes_one_statement_more_than_the_other_wire(app: Flask) -> None:
-    client = app.test_client()
-    client.post("/jobs", json=zeus_job())
-    trial = client.get("/jobs/batch_size?job_id=zeus-job").get_json()
-    with statements() as seen:
-        assert client.post("/report", json=result(trial)).get_json()["stop_train"] is False
-    found = [statement for statement, _ in seen if not statement.startswith("BEGIN")]
-    assert len(found) == 4
-    assert not any("UPDATE jobs" in statement for statement in found)
-    assert optimizer.get_trial("zeus-job", 1).epoch == 1
 
 
 def test_only_get_starts_a_trial(wire: Wire, job: str) -> None:

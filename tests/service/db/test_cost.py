@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from service.conftest import on_sqlite
-from service.jobs import START, register, report, spec_json
+from service.jobs import register, report
 from sqlalchemy import Connection, event, insert, select, text, update
 from zeus_service import optimizer
 from zeus_service.db import queries
@@ -32,40 +32,6 @@ def statements() -> Iterator[list[tuple[str, Any]]]:
         yield seen
     finally:
         event.remove(db.engine, "before_cursor_execute", note)
-
-
-def test_a_request_takes_few_statements(app: Flask) -> None:
-    client = app.test_client()
-    assert client.post("/api/v1/jobs", json=spec_json(lease_s=1)).status_code == 201
-    trials = "/api/v1/jobs/job/trials"
-
-    generations: dict[str, str] = {}
-
-    def count(path: str, body: dict[str, Any], **headers: str) -> int:
-        trial = path.split("/")[1] if path else ""
-        query = {"generation": generations[trial]} if path else None
-        with statements() as seen:
-            answer = client.post(f"{trials}{path}", json=body, headers=headers, query_string=query)
-        assert answer.status_code in (200, 201), answer.text
-        if not path:
-            generations[str(answer.get_json()["trial_number"])] = answer.get_json()["generation"]
-        return sum(not statement.startswith("BEGIN") for statement, _ in seen)
-
-    key = {"Idempotency-Key": "key"}
-    assert count("", START, **key) == 5
-    assert count("", START, **key) == 2
-    for sequence in (1, 2):  # a locking read of the job and the trial, an update, an insert
-        assert count("/1/reports", vars(report(sequence))) == 3
-    assert count("/1/reports", vars(report(2))) == 2
-    assert count("/1/heartbeat", {}) == 2
-    assert count("/1/reports", vars(report(3, metric=1.0))) <= 9  # ends it
-    for _ in range(3):
-        assert count("", START) == 4
-    with transaction() as session:
-        session.execute(update(Trial).values(lease_expires_at=0))
-    another = {"Idempotency-Key": "another"}
-    assert count("", START, **another) <= 14  # three leases have expired
-    assert count("/2/reports", vars(report(1))) <= 8  # revives it
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from types import SimpleNamespace
 
-import pytest
 from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, OTHER, spec
 from service.pages.plotted import job, on_hardware, row
@@ -65,20 +64,6 @@ def test_regret_is_what_runs_cost_beyond_the_best() -> None:
     unknown = figures.regret(job(hardware=[on_hardware(best_batch_size=None)]), savings, ended)
     assert unknown["data"] == []
     assert "not known yet" in unknown["note"]
-
-
-@pytest.mark.parametrize("earlier_j", [0.0, 3600.0])
-def test_the_energy_saved_ends_with_what_was_saved_in_all_and_has_a_band(earlier_j: float) -> None:
-    energy = Estimate.of(7200.0 + earlier_j, 3600.0)
-    in_all = JobSavings.model_construct(saved=Amounts(*[energy] * 3), estimated=False)
-    ended = [(row(trial_number=4, energy_j=0.0), ERA)]
-    figure = figures.saved(in_all, ended)
-    low, high, line = figure["data"]
-    earlier = earlier_j / 3600
-    assert (line["x"], line["y"]) == ([3, 4], [earlier, earlier + 2.0])
-    assert (low["y"], high["y"]) == ([earlier, earlier + 1.0], [earlier, earlier + 3.0])
-    assert line["hovertext"][-1].endswith(" Wh")
-    assert figure["layout"]["yaxis"]["ticksuffix"] == " Wh"
 
 
 def test_a_sum_that_is_zero_but_for_rounding_is_zero() -> None:

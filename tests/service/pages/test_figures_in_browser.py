@@ -143,20 +143,6 @@ def test_the_legend_shows_a_batch_size_as_a_circle_whatever_its_first_run_came_t
     assert any("A" not in each for each in drawn)  # the run that failed
 
 
-def test_a_figure_fills_its_card_when_the_one_beside_it_is_empty(
-    service: ServiceProcess, open_page: Open
-) -> None:
-    api = Api(service.url)
-    assert api("POST", "/jobs", spec_json(job_id="no-savings")).status_code == 201
-    assert api("POST", "/jobs/no-savings/trials", START).ok
-    assert api("PATCH", "/jobs/no-savings/trials/1", {"outcome": "diverged"}).ok
-    page = open_page(f"{service.url}/job/no-savings", viewport={"width": 1440, "height": 900})
-    plot = figure(page, "costs")
-    width = "(each) => [each.clientWidth, each.querySelector('.main-svg').clientWidth]"
-    card, drawing = plot.evaluate(width)
-    assert card == pytest.approx(drawing, abs=2)
-
-
 def test_what_a_single_run_has_saved_has_a_unit_ticks_and_a_band(
     failed_first: str, open_page: Open
 ) -> None:
@@ -165,19 +151,6 @@ def test_what_a_single_run_has_saved_has_a_unit_ticks_and_a_band(
     assert ticks
     assert all(re.fullmatch(r"[\d.\N{MINUS SIGN}]+ (J|Wh)", tick) for tick in ticks)
     expect(plot.locator(".fills path")).to_have_count(1)
-
-
-def test_bars_of_progress_are_printed_filled(service: ServiceProcess, open_page: Open) -> None:
-    api = Api(service.url)
-    assert api("POST", "/jobs", spec_json(job_id="printed")).status_code == 201
-    assert api("POST", "/jobs/printed/trials", START).ok
-    assert api("POST", "/jobs/printed/trials/1/reports", report(4, metric=0.5)).ok
-    page = open_page(f"{service.url}/job/printed")
-    page.emulate_media(media="print")
-    bar = page.locator("progress").first
-    assert float(bar.get_attribute("value") or 0) > 0
-    style = "(each) => getComputedStyle(each).printColorAdjust"
-    assert bar.evaluate(style) == "exact"
 
 
 def test_the_keyboard_reaches_what_a_figure_shows(service: ServiceProcess, open_page: Open) -> None:
@@ -190,13 +163,6 @@ def test_the_keyboard_reaches_what_a_figure_shows(service: ServiceProcess, open_
     expect(rows.last).to_have_text(re.compile(r"^saved\d+.* to .*J$"))
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.getAttribute('role')") == "region"
-
-
-def test_a_table_names_what_a_curve_shows_once(service: ServiceProcess, open_page: Open) -> None:
-    box = open_page(f"{service.url}{PATH}/trial/1").locator(".figure")
-    box.locator("summary").click()
-    names = box.get_by_role("region").locator("tr td:first-child")
-    expect(names).to_have_text(["val_acc", "power (W)", "cost"])
 
 
 def test_a_figure_may_become_empty_while_its_table_is_open(

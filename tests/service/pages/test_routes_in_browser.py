@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import requests
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from service.api.wires import Api, Wire, report, zeus_job
+from service.api.wires import Api, report
 from service.jobs import START, spec_json
 from service.pages.conftest import PHONE, Open, let_it_ask
 from service_process import ServiceProcess
@@ -208,19 +207,6 @@ def press_until(page: Page, name: str) -> None:
         if page.evaluate("() => document.activeElement.textContent.trim()") == name:
             return
     raise AssertionError(f"Tab does not reach {name}")
-
-
-def test_an_id_does_not_turn_the_text_beside_it_around(
-    filled: ServiceProcess, open_page: Open
-) -> None:
-    job_id = "\N{RIGHT-TO-LEFT OVERRIDE}zeus"
-    wire = Wire(filled.url)
-    assert wire("POST", "/jobs", zeus_job(job_id=job_id, job_id_prefix="")).ok
-    page = open_page(f"{filled.url}/job/{quote(job_id)}/delete")
-    places = [page.locator(f"nav {name}").bounding_box() for name in ("a + a", "span")]
-    assert places[0]
-    assert places[1]
-    assert places[0]["x"] < places[1]["x"]
 
 
 def test_what_is_printed_of_a_dark_page_is_dark_on_white(

@@ -18,13 +18,6 @@ from zeus_service.pages import figures
 from zeus_service.pages.plot import batch_size_colours, log_energy_axis
 
 
-def test_each_batch_size_has_a_colour_of_its_own() -> None:
-    sizes = list(range(1, 129))
-    colours = batch_size_colours(spec(batch_sizes=sizes, default_batch_size=1))
-    assert len(set(colours.values())) == 128
-    assert batch_size_colours(spec(batch_sizes=[32]))
-
-
 def oklab(colour: str) -> Any:
     """Coordinates in which equal distances look alike (https://bottosson.github.io/posts/oklab)."""
     to_cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]]
