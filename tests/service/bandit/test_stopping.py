@@ -14,9 +14,9 @@ JOB = spec(eta_knob=0.25, target_metric=0.9, max_epochs=10)
 FIRST: dict[str, Any] = {"max_power_w": 100.0, "previous_cost": 0.0, "cost_bound": None}
 
 
-def report(cost: float, metric: float = 0.5, epoch: int = 1) -> Report:
+def report(cost: float, metric: float = 0.5) -> Report:
     """A report whose cost is the one given, all of it energy."""
-    return Report(sequence=1, epoch=epoch, time_s=0.0, energy_j=4 * cost, metric=metric)
+    return Report(sequence=1, epoch=1, time_s=0.0, energy_j=4 * cost, metric=metric)
 
 
 def ask(given: Report, **known: Any) -> Decision:

@@ -176,9 +176,7 @@ def test_the_revision_is_shown_and_changed_by_hand(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DATABASES[1:])
-def test_serving_is_refused_unless_a_servers_database_is_at_the_head_revision(
-    kind: str, tmp_path: Path
-) -> None:
+def test_serving_is_refused_while_a_servers_database_is_empty(kind: str, tmp_path: Path) -> None:
     with new_database(kind, tmp_path) as url:
         bind = f"--bind=127.0.0.1:{free_port()}"
         refused = one_error(zeus_service("serve", bind, database_url=url))
