@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 import warnings
@@ -22,15 +21,11 @@ import pytest
 import torch
 from gpu_programs import SAME_TIME, EachLimit
 from lightning.fabric import Fabric
-from programs import outcomes
 
 from zeus_lightning import PowerLimit, Recurrence, ZeusError
 from zeus_lightning.power.restore import Record, records_folder
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
 FOLDER = Path(sys.argv[1])
-CHECKPOINT = FOLDER / "checkpoint.json"
-"""Of the scenario `endless`, once it trains."""
 
 
 def recurrence(url: str, job_id: str, **arguments: Any) -> Recurrence:
@@ -42,7 +37,7 @@ def train(model: Any) -> None:
     model(torch.ones(2, 4)).sum().backward()
 
 
-def loop(run: Recurrence, *metrics: float, endless: bool = False) -> int:
+def loop(run: Recurrence, *metrics: float) -> int:
     """Train and report until the loop is stopped; returns how often it reported."""
     model = fabric.setup(torch.nn.Linear(4, 1))
     with run:
@@ -50,12 +45,6 @@ def loop(run: Recurrence, *metrics: float, endless: bool = False) -> int:
             train(model)
             if run.report(metric).stop:
                 return count
-        if fabric.is_global_zero and endless:
-            writing = FOLDER / "checkpoint.writing"
-            writing.write_text(json.dumps(run.state_dict()))
-            writing.rename(CHECKPOINT)
-        while endless:
-            train(model)
     return len(metrics)
 
 
@@ -163,17 +152,6 @@ def scenario(name: str, url: str) -> dict[str, Any]:
                 observes()
             case "memory-1":
                 runs_out_of_memory_on_one(url, name)
-            case "endless":
-                loop(recurrence(url, os.environ["ZEUS_JOB_ID"]), 0.1, endless=True)
-            case "next":
-                run = recurrence(url, os.environ["ZEUS_JOB_ID"])
-                with run:
-                    seen["outcomes"] = outcomes(url, os.environ["ZEUS_JOB_ID"])
-                    run.report(0.95)
-            case "resumed":
-                state = json.loads(CHECKPOINT.read_text())
-                run = recurrence(url, os.environ["ZEUS_JOB_ID"], state=state)
-                loop(run, 0.95)
     except ZeusError as error:
         seen["error"] = [type(error).__name__, str(error)]
     return seen | {

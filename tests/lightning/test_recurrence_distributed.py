@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from fake_nvml import FakeDriver
-from programs import new_job, outcomes, trials
-from ranks import run_ranks, running_ranks, seen
-from service.jobs import let_leases_expire
+from programs import outcomes, trials
+from ranks import run_ranks, seen
 from service_process import ServiceProcess
-from waiting import wait_until
 
 SCRIPT = Path(__file__).with_name("loop_on_ranks.py")
 SCENARIOS = ("converges", "misses", "resumes", "early", "power", "observes")
@@ -101,22 +99,3 @@ def test_both_set_the_same_limit_before_the_same_batch_and_restore_it(run: Run) 
 
 def test_an_error_on_rank_one_is_reported_by_it_and_ends_the_run(run: Run) -> None:
     assert outcomes(run.url, "memory-1") == ["out_of_memory"]
-
-
-def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_by_other_processes(
-    own_service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = new_job()
-    processes: dict[str, Any] = {"script": SCRIPT, "env": {"ZEUS_JOB_ID": job}}
-    with running_ranks(tmp_path, {"endless": own_service.url}, **processes):
-        wait_until((tmp_path / "checkpoint.json").exists)
-    assert outcomes(own_service.url, job) == [None]  # SIGKILL leaves no time for a report
-    let_leases_expire(own_service.database_url)
-    scenarios = dict.fromkeys(["next", "resumed"], own_service.url)
-    assert run_ranks(tmp_path, scenarios, **processes) == 0
-    assert [rank["outcomes"] for rank in seen(tmp_path, "next")] == [["lost", None]] * 2
-    assert [rank["trial"] for rank in seen(tmp_path, "resumed")] == [1, 1]
-    first, second = trials(own_service.url, job)
-    assert first["outcome"] == second["outcome"] == "converged"
-    assert first["epoch"] == 2
-    assert first["energy_j"] == pytest.approx(2 * (12 + 6))
