@@ -20,7 +20,6 @@ from programs import (
     Net,
     StepMeter,
     Steps,
-    WorkMeter,
     new_job,
     outcomes,
     trainer,
@@ -258,32 +257,6 @@ def test_optimizers_see_the_batch_size_and_checkpoints_and_program_keep_their_ow
     assert data.batch_size == 48  # somebody else's stays
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["hyper_parameters"]
     assert (net.lr, saved) == (0.5, {"lr": 0.5, "batch_size": 64})
-
-
-def test_a_failed_batch_size_raises_after_the_other_callbacks_have_finished(
-    service: ServiceProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Ended(Callback):
-        train_end = False
-
-        def on_train_end(self, *args):
-            self.train_end = True
-
-    ended, meter = Ended(), WorkMeter()
-    checkpoint = ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    callback = zeus(service.url, max_epochs=2, meter=meter)
-    fit = trainer(meter, callback, ended, checkpoint, max_epochs=50, enable_checkpointing=True)
-    with caplog.at_level(logging.INFO), pytest.raises(ZeusTrialFailed) as failure:
-        fit.fit(Net((0.1,)), Data())
-    assert ended.train_end
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == 1
-    message = str(failure.value)
-    assert "batch size 8" in message
-    assert "not_converged" in message
-    assert "0.1 after 2 epochs, " in caplog.text
-    assert "cost 104.0 J" in caplog.text
-    assert "Run the job again: it may try another" in message
-    assert callback.outcome == "not_converged"
 
 
 def test_a_run_expected_to_cross_the_cost_bound_is_stopped(service: ServiceProcess) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,17 +16,6 @@ from zeus_lightning import ZeusError, ZeusServiceError
 from zeus_lightning.client import BSOClient
 from zeus_lightning.recur import service as service_module
 from zeus_lightning.recur.service import OwnService
-
-KILLS_ITSELF = """
-import os, signal, sys
-from pathlib import Path
-from zeus_lightning.recur.service import OwnService
-service = OwnService(f"sqlite:///{sys.argv[1]}/db", Path(sys.argv[1], "log"))
-service.__enter__()
-print(service._process.pid, flush=True)
-sys.stdin.read()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def own(folder: Path, port: int = 0) -> OwnService:
@@ -81,21 +67,6 @@ def test_one_that_hangs_at_its_end_is_killed(
         for each in hanging:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
-
-
-def test_it_ends_if_the_driver_is_killed(tmp_path: Path) -> None:
-    driver = subprocess.Popen(
-        [sys.executable, "-c", KILLS_ITSELF, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert driver.stdout is not None
-    found = processes(int(driver.stdout.readline()))
-    assert len(found) == 3
-    driver.communicate()
-    assert driver.returncode == -signal.SIGKILL
-    _, left = psutil.wait_procs(found, timeout=LIMIT_S)
-    assert left == []
 
 
 def test_a_token_that_the_service_has_read_and_the_runs_lack_is_told(

@@ -80,6 +80,7 @@ def test_a_killed_process_has_the_outcome_of_its_signal(number: int, outcome: st
         (SystemExit(128 + signal.SIGTERM), "by SIGTERM"),
         (SystemExit(1), "SystemExit: 1"),
         (ValueError(128 + signal.SIGTERM), "ValueError: 143"),
+        (ValueError("x" * 2000), f"ValueError: {'x' * 988}"),
         (RuntimeError("a NUL \0, half a pair \ud800"), "RuntimeError: a NUL  , half a pair ?"),
     ],
 )
