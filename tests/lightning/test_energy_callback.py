@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from programs import Data, Dying, Net, Raise, StepMeter, WorkMeter, trainer, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusEnergyCallback, ZeusMeterError
+from zeus_lightning import ZeusConfigError, ZeusEnergyCallback
 from zeus_lightning.meters import Reading
 
 STEPS = 64 // 8  # of an epoch
@@ -88,7 +88,7 @@ def test_the_sanity_check_is_not_counted(lines: Callable[[], list[str]]) -> None
 
 @pytest.mark.parametrize(
     ("stage", "name"),
-    [("validate", "validation"), ("test", "test"), ("predict", "prediction")],
+    [("validate", "validation"), ("predict", "prediction")],
 )
 def test_each_other_stage_is_measured_by_itself(
     tmp_path: Path, lines: Callable[[], list[str]], stage: str, name: str
@@ -106,16 +106,6 @@ def test_each_other_stage_is_measured_by_itself(
         keys = {"zeus/energy_j": 6.0, "zeus/time_s": 2.0, "zeus/power_w": 3.0}
         assert {key: results[0][key] for key in keys} == logged(logger)[-1] == keys
     assert len(lines()) == 2
-
-
-def test_it_needs_no_meter_and_no_service(lines: Callable[[], list[str]]) -> None:
-    callback = ZeusEnergyCallback("cpu-estimate:10")
-    trainer(callback, max_epochs=1).fit(Net(), Data())
-    assert callback.spent.energy_j > 0
-    (line,) = lines()
-    assert line.endswith(
-        "with cpu-estimate; not included: GPUs, memory, idle power, network and cooling)"
-    )
 
 
 def test_a_gpu_is_read_through_its_driver(gpu: FakeGpu, lines: Callable[[], list[str]]) -> None:
@@ -167,18 +157,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Closed:
     return meter
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt()])
 def test_an_error_closes_the_meter_and_prints_what_was_used(
-    opened: Closed, lines: Callable[[], list[str]], error: BaseException
+    opened: Closed, lines: Callable[[], list[str]]
 ) -> None:
     callback = ZeusEnergyCallback()
-    with pytest.raises((ZeroDivisionError, SystemExit)):
-        trainer(callback, Raise(error)).fit(Net(), Data())
+    with pytest.raises(SystemExit):
+        trainer(callback, Raise(KeyboardInterrupt())).fit(Net(), Data())
     assert opened.closed == 1
     ours = [line for line in lines() if "used" in line]
-    name = type(error).__name__
     assert len(ours) == 1
-    assert ours[0].startswith(f"zeus: the fit, until {name} ended it, used 6.00 J in 2.00 s")
+    ended = "zeus: the fit, until KeyboardInterrupt ended it, used 6.00 J in 2.00 s"
+    assert ours[0].startswith(ended)
 
 
 def test_an_error_before_training_closes_the_meter_and_prints_nothing(
@@ -202,16 +191,14 @@ def test_a_meter_that_fails_at_once_does_not_print_what_an_earlier_fit_used(
     assert (lines(), callback.spent) == ([], Reading(0.0, 0.0))
 
 
-@pytest.mark.parametrize("error", [ZeusMeterError("GPU 0 is lost"), RuntimeError("not ours")])
 def test_a_meter_that_fails_warns_once_and_training_goes_on(
-    lines: Callable[[], list[str]], recwarn: pytest.WarningsRecorder, error: Exception
+    lines: Callable[[], list[str]], recwarn: pytest.WarningsRecorder
 ) -> None:
-    net, callback = Net(), ZeusEnergyCallback(Dying(4, error))
+    net, callback = Net(), ZeusEnergyCallback(Dying(4, RuntimeError("not ours")))
     trainer(callback, max_epochs=3, num_sanity_val_steps=0).fit(net, Data())
     assert net.validations == 3
-    assert [str(each.message) for each in recwarn if "zeus" in str(each.message)] == [
-        f"zeus: {error}"
-    ]
+    warned = [str(each.message) for each in recwarn if "zeus" in str(each.message)]
+    assert warned == ["zeus: not ours"]
     assert [line.partition(" J")[0] for line in lines()] == [
         "zeus: the fit, until its meter failed, used 12.00"
     ]
@@ -255,6 +242,10 @@ def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]])
     for _ in range(2):
         trainer(callback, copies, max_epochs=1).fit(Net(), Data())
     assert len(lines()) == 2
+    for line in lines():
+        assert line.endswith(
+            "with cpu-estimate; not included: GPUs, memory, idle power, network and cooling)"
+        )
     for each in (callback, *copies.copies):
         trainer(each, max_epochs=1).fit(Net(), Data())
     assert len(lines()) == 5
@@ -276,9 +267,3 @@ def test_it_overrides_no_hook_that_fires_for_every_batch() -> None:
     for name in dir(Callback):
         if "batch" in name or "backward" in name or "optimizer" in name:
             assert getattr(ZeusEnergyCallback, name) is getattr(Callback, name)
-
-
-def test_the_key_names_are_those_of_the_bso_callback() -> None:
-    for name in ("zeus/energy_j", "zeus/time_s", "zeus/power_w"):
-        assert name in (ZeusBSOCallback.__doc__ or "")
-        assert name in (ZeusEnergyCallback.__doc__ or "")

@@ -87,7 +87,7 @@ def test_epochs_and_steps_of_the_trainer_end_a_run(limits: dict[str, Any], batch
     assert _batches_left(runner) == batches
 
 
-def test_the_selector_and_the_length_of_the_run_decide_what_is_measured(
+def test_a_selector_with_a_cost_measures_fewer_limits_and_chooses_its_own(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     for selector, chosen_w in (("zeus-cost", 225), ("max-slowdown:1.2", 200), ("time", 300)):
@@ -182,18 +182,11 @@ def slice_(driver: FakeDriver) -> None:
     driver.gpus[0].lack_power_control()
 
 
-def hide_energy(driver: FakeDriver) -> None:
-    for kind in ("energy", "power"):
-        driver.gpus[0].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-
 @pytest.mark.parametrize(
     ("change", "meter", "message", "instead"),
     [
         (None, "auto", "this run trains on cpu, not on a GPU", "power-limit search disabled"),
-        (unload, "auto", "this run trains on cpu, not on a GPU", "power-limit search disabled"),
         (unload, "nvml:0", "cannot start NVML", "power-limit search disabled"),
-        (hide_energy, "nvml:0", "cannot read the power of GPU-", "power-limit search disabled"),
         (slice_, "nvml:0", "MIG slices", "power-limit search disabled"),
         (FakeGpu.fix_limit, "nvml:0", "is fixed at 250 W", "power-limit search disabled"),
         (refuse, "nvml:0", "root or with CAP_SYS_ADMIN", "observing only"),

@@ -214,23 +214,6 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
     assert steps == []
 
 
-def test_a_stored_limit_that_the_driver_refuses_is_a_warning_and_training_continues(
-    fake_gpus: FakeDriver, gpu: FakeGpu, tmp_path: Path
-) -> None:
-    class Refuses(Callback):
-        def setup(self, *args: Any, **kwargs: Any) -> None:
-            gpu.fail("set_limit", pynvml.NVML_ERROR_UNKNOWN)
-
-    known = {"profile_path": tmp_path / "profile.json", "step_w": 100}
-    fit(fake_gpus, **known)
-    callback, net, warned = fit(fake_gpus, Refuses(), **known)
-    assert set(net.limits_w) == {250}
-    assert callback.limit_w is None
-    assert len(warned) == 1
-    assert "the power limit of 200 W cannot be set on rank 0" in warned[0]
-    assert_restored(gpu)
-
-
 def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:

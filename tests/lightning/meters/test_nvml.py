@@ -33,25 +33,6 @@ def sampling_threads() -> list[threading.Thread]:
 # What it counts
 
 
-def test_several_gpus_are_summed(fake_gpus: FakeDriver) -> None:
-    fake_gpus.freeze()
-    fake_gpus.gpus[0].set_load(1)
-    meter = NvmlMeter([0, 1])
-    before = meter.read()
-    fake_gpus.advance(10)
-    assert (meter.read() - before).energy_j == pytest.approx(3000 + 500, abs=0.004)
-    assert meter.devices == tuple(gpu.uuid for gpu in fake_gpus.gpus)
-    assert meter.max_power_w == 600
-    meter.close()
-
-
-def test_gpus_of_different_models_are_all_named(fake_gpus: FakeDriver) -> None:
-    fake_gpus.add_gpu("Fake A100")
-    meter = NvmlMeter([0, 1, 2])
-    assert meter.device_model == "Fake H100 + Fake A100"
-    meter.close()
-
-
 def test_the_limit_in_force_and_the_default_one_are_means_over_the_gpus(
     fake_gpus: FakeDriver,
 ) -> None:

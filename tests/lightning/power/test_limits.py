@@ -9,6 +9,7 @@ from fake_nvml import FakeDriver
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
 
+TO_SET = "root or with CAP_SYS_ADMIN, or use zeusd$"
 NO_LIMIT = "MIG slices and some laptops have none$"
 
 
@@ -25,7 +26,12 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
 @pytest.mark.parametrize(
     ("kind", "code", "cause", "text"),
     [
-        ("set_limit", pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "CAP_SYS_ADMIN"),
+        (
+            "set_limit",
+            pynvml.NVML_ERROR_NO_PERMISSION,
+            "no_permission",
+            TO_SET,
+        ),
         ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("limit", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "no_power_control", NO_LIMIT),

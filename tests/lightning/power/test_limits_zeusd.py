@@ -30,19 +30,6 @@ def limits_mw(driver: FakeDriver) -> list[int]:
     return [gpu.limit_mw for gpu in driver.gpus]
 
 
-def test_the_daemon_sets_what_the_process_may_not(fake_gpus: FakeDriver, daemon: FakeZeusd) -> None:
-    with closing(GpuLimit(1)) as limit, pytest.raises(ZeusPowerError, match="or use zeusd"):
-        limit.set_mw(150_000)
-    with closing(GpuLimit(1, Zeusd(daemon.address))) as limit:
-        limit.check_permission()
-        limit.set_mw(150_000)
-        assert limit.read_mw() == 150_000
-        with pytest.raises(ZeusPowerError, match="answered 400") as raised:
-            limit.set_mw(301_000)
-        assert raised.value.fields == {"cause": "zeusd"}
-    assert limits_mw(fake_gpus) == [250_000, 150_000]
-
-
 def test_in_a_container_whose_gpu_0_is_the_hosts_gpu_1_that_one_is_set(
     fake_gpus: FakeDriver, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,18 +32,6 @@ points = st.lists(
     max_size=20,
     unique_by=lambda point: point.limit_w,
 )
-
-
-class Second:
-    """A selector that a user wrote."""
-
-    name = "second"
-
-    def __init__(self, place: int = 2) -> None:
-        self.place = place
-
-    def select(self, points: Sequence[PowerPoint], inputs: SelectorInputs) -> int:
-        return sorted(point.limit_w for point in points)[-self.place]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +90,6 @@ def test_an_eta_out_of_range_is_refused(eta: float) -> None:
 def test_a_selectors_name_is_what_names_it() -> None:
     for name in ("energy", "time", "zeus-cost", "max-slowdown:1.1"):
         assert parse_selector(name).name == name
-
-
-def test_a_selector_object_is_used_as_it_is() -> None:
-    assert isinstance(parse_selector(Second()), Second)
 
 
 @given(points)

@@ -82,15 +82,3 @@ def test_a_program_that_overrides_the_variable_is_told_what_to_call(
     remedy = r"overrides OMP_NUM_THREADS: make it call torch.set_num_threads\(2\)$"
     with pytest.warns(UserWarning, match=remedy):
         _warn_of_threads(1, 10)
-
-
-def test_a_meter_that_was_passed_in_is_not_closed() -> None:
-    class Closed(StepMeter):
-        closed = False
-
-        def close(self) -> None:
-            self.closed = True
-
-    its = Closed()
-    RunMeter(its, SingleDeviceStrategy()).close()
-    assert not its.closed
