@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from forked import in_forked_child
 from lightning.pytorch import Callback
-from programs import Data, Net, new_job, outcomes, trainer, zeus
+from programs import Data, Net, outcomes, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusBSOCallback
-
-
-def unpickled(callback: ZeusBSOCallback) -> Any:
-    return pickle.loads(pickle.dumps(callback))
 
 
 class FailsInSetup(Data):
@@ -31,16 +24,13 @@ class FailsInSetup(Data):
 class UsesCopy(Callback):
     """Trains with a copy of a callback within its fit, after a first attempt that fails."""
 
-    def __init__(
-        self, callback: ZeusBSOCallback, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
-    ) -> None:
+    def __init__(self, callback: ZeusBSOCallback) -> None:
         self.callback = callback
-        self.copied = copied
 
     def on_train_epoch_end(self, runner: Any, module: Any) -> None:
         if runner.current_epoch != 0:
             return
-        other = self.copied(self.callback)
+        other = pickle.loads(pickle.dumps(self.callback))
         assert (other.job, other.trial, other.outcome) == (None, None, None)
         with pytest.raises(ZeroDivisionError):
             trainer(other).fit(Net(), FailsInSetup())
@@ -53,22 +43,13 @@ class UsesCopy(Callback):
         assert (self.callback.trial.trial_number, self.callback.outcome) == (1, None)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, unpickled])
 def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
-    service: ServiceProcess, copied: Callable[[ZeusBSOCallback], ZeusBSOCallback]
+    service: ServiceProcess,
 ) -> None:
     callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=float("inf"))
     net, data = Net(), Data(batch_size=8)
-    trainer(callback, UsesCopy(callback, copied)).fit(net, data)
+    trainer(callback, UsesCopy(callback)).fit(net, data)
     assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
     assert callback.last_report.epoch == 3
     assert net.batch_lengths == {4}
     assert data.batch_size == 8
-
-
-def test_a_copy_in_a_forked_process_keeps_its_trial_to_itself(service: ServiceProcess) -> None:
-    job = new_job()
-    callback = zeus(service.url, job_id=job)
-    in_forked_child(lambda: trainer(callback).fit(Net(), Data()))
-    assert outcomes(service.url, job) == ["converged"]
-    assert (callback.trial, callback.outcome) == (None, None)

@@ -24,7 +24,6 @@ from programs import (
     TrainAcc,
     WorkMeter,
     crash,
-    interrupt,
     new_job,
     outcomes,
     trainer,
@@ -96,13 +95,10 @@ def job(service: ServiceProcess, tmp_path: Path) -> Job:
     return Job(service.url, tmp_path)
 
 
-@pytest.mark.parametrize(("end", "outcome"), [(crash, "errored"), (interrupt, "interrupted")])
-def test_it_resumes_the_trial_with_its_batch_size_energy_and_time_also_twice(
-    job: Job, end: Any, outcome: str
-) -> None:
-    job.fit((0.1,), AfterEpoch(1, end))
-    ended, _ = job.fit((0.2,), AfterEpoch(2, end), ckpt_path=job.after(1))
-    assert (ended.outcome, ended.trial.batch_size) == (outcome, 4)
+def test_it_resumes_the_trial_with_its_batch_size_energy_and_time_also_twice(job: Job) -> None:
+    job.fit((0.1,), AfterEpoch(1, crash))
+    ended, _ = job.fit((0.2,), AfterEpoch(2, crash), ckpt_path=job.after(1))
+    assert (ended.outcome, ended.trial.batch_size) == ("errored", 4)
     resumed, net = job.fit((0.9,), ckpt_path=job.after(2))
     assert job.outcomes() == ["converged", "converged", "withdrawn", "withdrawn"]
     assert net.batch_lengths == {4}
@@ -150,19 +146,6 @@ def test_the_trial_that_setup_had_started_leaves_no_trace_in_the_beliefs_or_for_
     assert written[0] is None
     assert set(written) == {None, "converged"}
     assert job.outcomes()[2] == "withdrawn"
-
-
-def test_a_lost_trial_is_resumed_and_revived(own_service: ServiceProcess, tmp_path: Path) -> None:
-    job = Job(own_service.url, tmp_path)
-    job.fit((0.1,), AfterEpoch(1, own_service.kill), AfterEpoch(2, crash))
-    own_service.start()
-    with sqlite3.connect(own_service.database_url.removeprefix("sqlite:///")) as database:
-        database.execute("UPDATE trials SET lease_expires_at = 0 WHERE outcome IS NULL")
-    trainer(job.callback(WorkMeter())).fit(Net((0.9,)), Data())  # marks it as lost
-    assert job.outcomes() == ["converged", "lost", "converged"]
-    resumed, _ = job.fit((0.9,), ckpt_path=job.after(1))
-    assert resumed.trial.trial_number == 2
-    assert job.outcomes() == ["converged", "converged", "converged", "withdrawn"]
 
 
 def test_a_checkpoint_older_than_the_last_report_counts_from_where_it_was_saved(

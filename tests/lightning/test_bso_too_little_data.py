@@ -20,17 +20,6 @@ class EmptyStream(IterableDataset):
         return iter(())
 
 
-class OwnLoader:
-    """Tells nobody how many samples it has."""
-
-    def __init__(self, samples: Any, batch_size: int) -> None:
-        self.samples, self.batch_size = samples, batch_size
-
-    def __iter__(self) -> Any:
-        for first in range(0, len(self.samples) - self.batch_size + 1, self.batch_size):
-            yield self.samples[first : first + self.batch_size]
-
-
 class DropsLast(Data):
     """Drops the last batch if it is not full; `kind` says how."""
 
@@ -45,8 +34,6 @@ class DropsLast(Data):
         if self.kind == "sampler":
             drops = BatchSampler(range(64), self.batch_size, drop_last=True)
             return DataLoader(self.samples, batch_sampler=drops)
-        if self.kind == "own":
-            return OwnLoader(self.samples, self.batch_size)
         return self.loader([] if self.kind == "empty" else EmptyStream())
 
 
@@ -72,18 +59,6 @@ def test_a_run_without_any_data_is_an_error_that_teaches_nothing(
     ):
         trainer(callback).fit(Net(), DropsLast(kind))
     assert outcomes(service.url, callback.job.job_id) == ["errored"]
-
-
-def test_a_batch_size_whose_loader_has_no_batch_and_an_unknown_length_does_not_hold_up_the_job(
-    service: ServiceProcess,
-) -> None:
-    sizes = {"job_id": new_job(), "batch_sizes": [64, 128], "default_batch_size": 128}
-    for _ in range(3):
-        with pytest.raises(ZeusConfigError, match="no full batch of 128"):
-            trainer(zeus(service.url, **sizes)).fit(Net(), DropsLast("own"))
-    again = zeus(service.url, **sizes)
-    trainer(again).fit(Net(), DropsLast("own"))
-    assert (again.trial.batch_size, again.outcome) == (64, "converged")
 
 
 class Stops(Callback):
@@ -127,19 +102,14 @@ def test_a_batch_size_whose_epochs_are_too_short_for_lightning_fails(
     assert outcomes(service.url, as_default.job.job_id) == ["errored"]
 
 
-@pytest.mark.parametrize(
-    ("data", "arguments"), [(Data, {"val_check_interval": 4}), (lambda: DropsLast("sampler"), {})]
-)
-def test_fit_tries_again_after_such_a_batch_size(
-    service: ServiceProcess, data: Any, arguments: dict[str, Any]
-) -> None:
+def test_fit_tries_again_after_such_a_batch_size(service: ServiceProcess) -> None:
     job, sizes = new_job(), {"batch_sizes": [8, 128], "default_batch_size": 8}
     callbacks: list[ZeusBSOCallback] = []
 
     def make_trainer() -> Trainer:
         callbacks.append(zeus(service.url, job_id=job, **sizes))
-        return trainer(callbacks[-1], **arguments)
+        return trainer(callbacks[-1], val_check_interval=4)
 
     for _ in range(2):
-        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), data)
+        zeus_lightning.fit(make_trainer, lambda: Net((0.9,)), Data)
     assert [each.trial.batch_size for each in callbacks] == [8, 128, 8]
