@@ -142,7 +142,6 @@ class Manual(Program):
 
 
 PROGRAMS = {
-    "attribute": Program,
     "one cycle": lambda: Scheduled(one_cycle, Adam),
     "sequence": lambda: Scheduled(sequence),
     "chain": lambda: Scheduled(chain),
