@@ -49,19 +49,14 @@ def run(
     folder: Path,
     *scenarios: str,
     strategy: str = "ddp",
-    nodes: int = 1,
 ) -> Callable[[str], Ranks]:
     """Run scenarios in one pair of processes: and return what ranks saw of each."""
     env = {
         **driver.variables,
         "XDG_STATE_HOME": str(folder / "state"),
         "STRATEGY": strategy,
-        "NODES": str(nodes),
     }
-    assert (
-        ranks.run_ranks(folder, dict.fromkeys(scenarios, ""), script=SCRIPT, nodes=nodes, env=env)
-        == 0
-    )
+    assert ranks.run_ranks(folder, dict.fromkeys(scenarios, ""), script=SCRIPT, env=env) == 0
     return lambda name: ranks.seen(folder, name)
 
 
@@ -78,17 +73,6 @@ def test_both_ranks_set_the_same_limits_in_the_same_batches(seen: Callable[[str]
     assert len(first["limits_w"]) == 80
     assert [first["limits_w"][batch] for batch in (0, 10, 79)] == [300, 200, first["limit_w"]]
     assert first["profile"] == second["profile"]
-
-
-def test_two_nodes_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -> None:
-    first, second = run(driver, tmp_path, "whole", nodes=2)("whole")
-    assert first["error"] is second["error"] is None
-    assert first["limits_w"] == second["limits_w"]
-    assert first["profile"] == second["profile"]
-    assert first["profile"]["num_devices"] == 2
-    assert {300, 200} <= set(first["limits_w"])
-    assert first["limits_w"][-1] == first["limit_w"]
-    assert first["after_w"] == second["after_w"] == 250
 
 
 def test_forked_ranks_set_the_same_limits_too(driver: FakeDriver, tmp_path: Path) -> None:

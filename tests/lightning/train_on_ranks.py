@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import signal
 import sys
@@ -40,7 +39,7 @@ from torch.utils.data import DataLoader, Subset
 
 import zeus_lightning
 from zeus_lightning import ZeusBSOCallback, ZeusEnergyCallback
-from zeus_lightning.meters import EnergyMeter, rapl
+from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.run import run_meter
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
@@ -74,14 +73,6 @@ class RaiseOnRank(Callback):
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         if trainer.global_rank == self.rank:
             raise self.error
-
-
-class KillRankZero(Callback):
-    """Kills rank zero as the first training batch ends, as a host that is short of memory does."""
-
-    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-        if trainer.global_rank == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Endless(Callback):
@@ -227,12 +218,6 @@ def meter(name: str, url: str, choice: str | EnergyMeter) -> dict[str, Any]:
     return fit(name, url, Net((0.9,)), CpuSeconds(name), meter=choice)
 
 
-def estimate(name: str, url: str) -> dict[str, Any]:
-    """Train where energy cannot be measured."""
-    rapl.POWERCAP = FOLDER / "none"
-    return fit(name, url, Net((0.9,)), meter="auto")
-
-
 def resume(name: str, url: str) -> dict[str, Any]:
     """Train, fail, and resume from the checkpoint."""
     saver = ModelCheckpoint(FOLDER / name, "first")
@@ -313,10 +298,8 @@ SCENARIOS: dict[str, Any] = {
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
     "fails": lambda n, url: fit(n, url, Net((0.1,))),
     "percent": lambda n, url: fit(n, url, Net((85.0,)), RaisesWarningOfTarget()),
-    "fails-quietly": lambda n, url: fit(n, url, Net((0.1,)), raise_on_failure=False),
     "without": lambda n, url: fit(n, url, Net(), require_service=False),
     "shards": lambda n, url: fit(n, url, Net(), data=Shards),
-    "uneven": lambda n, url: fit(n, url, Net(), batch_sizes=[16, 17, 19]),
     "passes": lambda n, url: fit(
         n, url, Net(), passes=True, batch_sizes=[8, 16], default_batch_size=8
     ),
@@ -329,7 +312,6 @@ SCENARIOS: dict[str, Any] = {
         n, url, Net((0.1,)), CpuSeconds(n), meter="cpu-estimate", max_epochs=1
     ),
     "learns": learns,
-    "meter-auto": estimate,
     "meter-gpus": lambda n, url: meter(n, url, own_gpu()),
     "meter-models": lambda n, url: meter(n, url, own_gpu(apart=2)),
     "meter-shared-gpu": lambda n, url: meter(n, url, "nvml:0"),
@@ -337,9 +319,7 @@ SCENARIOS: dict[str, Any] = {
         n, url, Net(), RaiseOnRank(1, torch.OutOfMemoryError("CUDA out of memory."))
     ),
     "bug-0": lambda n, url: fit(n, url, Net(), RaiseOnRank(0, ZeroDivisionError("mine"))),
-    "kill-0": lambda n, url: fit(n, url, Net(), KillRankZero()),
     "bug": lambda n, url: fit(n, url, Net((0.1,)), RaiseInSecondEpoch()),
-    "diverges": lambda n, url: fit(n, url, Net((0.1, math.nan))),
     "out-of-time": lambda n, url: fit(n, url, Net((0.1,)), Timer({"microseconds": 1})),
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,

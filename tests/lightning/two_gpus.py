@@ -1,8 +1,7 @@
 """Runs fits on two ranks, each with a GPU of the fake driver. Arguments: a folder, SCENARIO=...
 
 Each rank writes what it saw of each fit to `SCENARIO.RANK.json`. A scenario may change what the
-GPUs do: their state is in the file that $FAKE_NVML_STATE names. $STRATEGY is Lightning's; where
-$NODES is 2, this is one of them.
+GPUs do: their state is in the file that $FAKE_NVML_STATE names. $STRATEGY is Lightning's.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from zeus_lightning import ZeusError, ZeusPowerLimitCallback
 from zeus_lightning.meters import Reading
 from zeus_lightning.meters.nvml import NvmlMeter
 
-NODES = int(os.environ["NODES"])
-RANK = int(os.environ.get("LOCAL_RANK" if NODES == 1 else "NODE_RANK", "0"))
+RANK = int(os.environ.get("LOCAL_RANK", "0"))
 
 
 class Gpu(Callback):
@@ -142,7 +140,7 @@ def fit(gpu: Gpu, **arguments: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {"meter": f"nvml:{RANK}", "step_w": 100, "min_seconds": 0.01}
     callback, error = power(**(defaults | arguments)), None
     # `gpu` last: it sees the limit after the callback has acted
-    where = {"strategy": os.environ["STRATEGY"], "devices": 2 // NODES, "num_nodes": NODES}
+    where = {"strategy": os.environ["STRATEGY"], "devices": 2}
     runner = trainer(callback, gpu, **where, max_epochs=1)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
