@@ -81,18 +81,6 @@ def test_after_a_verdict_it_trains_on_without_a_trial(service: ServiceProcess) -
     assert outcomes(service.url, run.id) == ["converged", "converged"]
 
 
-def test_without_a_trial_it_also_ends_at_the_target(service: ServiceProcess) -> None:
-    run = Run(service.url)
-    run.trainer.fit_loop.max_epochs = 1
-    with pytest.raises(ZeusTrialFailed):
-        run.fit(Net((0.1,)))
-    run.trainer.fit_loop.max_epochs = 9
-    with pytest.warns(UserWarning, match=WITHOUT):
-        run.fit(Net((0.1, 0.1, 0.9)))
-    assert run.trainer.current_epoch == 4
-    assert outcomes(service.url, run.id) == ["converged", "not_converged"]
-
-
 def test_one_that_has_no_epochs_left_does_nothing(service: ServiceProcess) -> None:
     run = Run(service.url)
     run.trainer.fit_loop.max_epochs = 2

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +16,12 @@ import numpy as np
 import pynvml
 import pytest
 import torch
-from fake_nvml import FakeDriver, FakeGpu
-from forked import training_process
+from fake_nvml import FakeGpu
 from gpu_programs import DriversClock, EachLimit, expected, phases
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from programs import new_job, recurrence
 from service_process import ServiceProcess
-from train_on_gpu_until_signalled import loop_on_gpu
 from waiting import LIMIT_S
 
 from zeus_lightning import PowerLimit, ZeusConfigError, ZeusPowerError
@@ -222,12 +221,19 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
     assert_restored(gpu)
 
 
-def test_sigterm_restores_the_limit(fake_gpus: FakeDriver, fake_nvml_library: Path) -> None:
-    gpu = fake_gpus.gpus[0]
-    gpu.limit_mw = 260_000
-    with training_process(loop_on_gpu, fake_nvml_library, 0) as process:
-        assert gpu.limit_mw != 260_000
-        os.kill(process.pid, signal.SIGTERM)
-        process.join(LIMIT_S)
-        assert process.exitcode == 128 + signal.SIGTERM
-    assert gpu.limit_mw == 260_000
+def test_sigterm_restores_the_limit(gpu: FakeGpu, gpu_meter: DriversClock) -> None:
+    def terminate(batch: int) -> None:
+        if batch == 30:
+            assert gpu.limit_mw != 250_000
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(LIMIT_S)  # the handler ends it
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as raised:
+            train(PowerLimit(**SHORT, meter=gpu_meter), gpu, then=terminate)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert raised.value.code == 128 + signal.SIGTERM
+    assert_restored(gpu)

@@ -10,7 +10,7 @@ import programs
 import pytest
 import pytorch_lightning as pl
 import torch
-from programs import Data, new_job, outcomes, trials, zeus
+from programs import AfterEpoch, Data, crash, new_job, outcomes, trials, zeus
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from service_process import ServiceProcess
 
@@ -50,14 +50,6 @@ class PlData(pl.LightningDataModule):
     val_dataloader = Data.val_dataloader
 
 
-class RaiseInThirdEpoch(pl.Callback):
-    """Raises an error when two epochs are done."""
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.current_epoch == 2:
-            raise ZeroDivisionError("mine")
-
-
 trainer = partial(programs.trainer, kind=pl.Trainer)
 
 
@@ -84,7 +76,7 @@ def test_a_checkpoint_resumes_the_trial_until_its_target(
     job, saver = new_job(), ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
     broken = sixteen(service.url, job_id=job)
     with pytest.raises(ZeroDivisionError):
-        trainer(broken, saver, RaiseInThirdEpoch(), enable_checkpointing=True).fit(
+        trainer(broken, saver, AfterEpoch(2, crash), enable_checkpointing=True).fit(
             Net((0.1,)), PlData()
         )
     resumed, net, data = sixteen(service.url, job_id=job), Net((0.9,)), PlData()

@@ -120,18 +120,6 @@ def test_an_error_puts_back_what_was_passed(service: ServiceProcess) -> None:
     assert loader["a"].batch_size == 8
 
 
-def test_an_error_in_setup_puts_back_what_was_passed(service: ServiceProcess) -> None:
-    class Breaks(Callback):
-        def setup(self, *args: Any, **arguments: Any) -> None:
-            raise ZeroDivisionError("mine")
-
-    loader = shuffled(8)
-    runner = trainer(zeus(service.url, **FOUR), Breaks())
-    with pytest.raises(ZeroDivisionError):
-        runner.fit(Samples(), loader, validation())
-    assert runner.fit_loop._data_source.instance is loader
-
-
 def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProcess) -> None:
     net, loader = Samples((0.1,)), shuffled(8)
     runner = trainer(zeus(service.url, **FOUR), max_epochs=1)
@@ -149,7 +137,6 @@ def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProce
     [
         (lambda: {"a": shuffled(8), "b": [shuffled(8, 1), shuffled(8, 2)]}, 16),
         (lambda: CombinedLoader({"a": shuffled(8), "b": (shuffled(8, 1),)}, "min_size"), 16),
-        (lambda: CombinedLoader([shuffled(8), shuffled(8, 1)], "max_size"), 16),
     ],
 )
 def test_each_loader_of_a_collection_is_resized_and_its_structure_is_kept(
@@ -231,7 +218,6 @@ REFUSED: list[tuple[Any, str]] = [
     (MyLoader(NUMBERS, 8), "it is a MyLoader, not torch's DataLoader itself"),
     ([torch.randn(8, 4)], "it is a Tensor, not torch's DataLoader itself"),
     (DataLoader(Stream(), 8), "its dataset is an IterableDataset"),
-    (DataLoader(Stream(), batch_size=None), "its dataset is an IterableDataset"),
     (DataLoader(NUMBERS, batch_size=None), "it has a batch_sampler or batch_size=None"),
     (
         DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 8, False)),
@@ -269,13 +255,3 @@ def test_what_cannot_be_made_again_is_an_error_with_a_remedy(passed: Any, messag
 def test_a_sampler_that_names_all_its_samples_is_as_good_as_one_that_does_not() -> None:
     loader = DataLoader(NUMBERS, 8, sampler=RandomSampler(NUMBERS, num_samples=64))
     assert passed_batch_size(loader, "") == 8
-
-
-def test_a_learning_rate_is_scaled_with_the_size_of_the_loader(service: ServiceProcess) -> None:
-    job, rates = new_job(), []
-    for _ in range(2):
-        net = Samples((0.9,))
-        runner = trainer(zeus(service.url, job_id=job, lr_scaling="linear"))
-        runner.fit(net, shuffled(8), validation())
-        rates.append(runner.optimizers[0].param_groups[0]["lr"])
-    assert rates == [0.01, pytest.approx(0.005)]
