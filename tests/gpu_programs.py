@@ -15,8 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from zeus_lightning import ZeusPowerLimitCallback
 from zeus_lightning.meters import Reading
 from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.power.restore import records_folder
 from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, ZeusCost
 
+ALL_LIMITS = list(range(300, 75, -25))
+"""In watts, from the highest down; of a GPU of the fake driver, with the default step."""
 SAME_TIME = {"measured_at": ""}
 """Replaces the time in a profile: each rank notes its own, perhaps a second later."""
 
@@ -95,6 +98,12 @@ def phases(limits_w: list[float]) -> list[tuple[float, int]]:
         count = found.pop()[1] if found and found[-1][0] == limit_w else 0
         found.append((limit_w, count + 1))
     return found
+
+
+def assert_restored(gpu: FakeGpu, limit_mw: int = 250_000) -> None:
+    """Check that a GPU has the limit that was found, and that no process has left a record."""
+    assert gpu.limit_mw == limit_mw
+    assert not records_folder().exists() or not list(records_folder().iterdir())
 
 
 def expected(gpu: FakeGpu, limit_w: int, work_s: float = 0.1) -> tuple[float, float]:

@@ -54,6 +54,16 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=getattr(self, "lr", 0.01))
 
 
+class Whole(Net):
+    """Can be tested and can predict, too."""
+
+    def test_step(self, batch: Any, index: int) -> None:
+        pass
+
+    def predict_step(self, batch: Any, index: int) -> torch.Tensor:
+        return self.layer(batch[0])
+
+
 class TrainAcc(Net):
     """Logs the values of `val_acc` as `train_acc`, too: one in each training epoch."""
 

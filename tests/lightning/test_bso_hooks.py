@@ -15,6 +15,7 @@ from programs import (
     Net,
     Steps,
     TrainAcc,
+    Whole,
     new_job,
     outcomes,
     trainer,
@@ -148,13 +149,6 @@ def test_fast_dev_run_has_no_trial_and_does_not_fail_again(service: ServiceProce
 
 
 def test_validate_test_and_predict_have_no_trial(service: ServiceProcess) -> None:
-    class Whole(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            pass
-
-        def predict_step(self, batch: Any, index: int) -> torch.Tensor:
-            return self.layer(batch[0])
-
     job = new_job()
     runner = trainer(zeus(service.url, job_id=job))
     loader = DataLoader(Data().samples)

@@ -158,13 +158,22 @@ def test_a_baseline_that_diverges_is_a_failure_and_teaches_no_target(
     assert outcomes(service.url, job) == ["diverged", "completed"]
 
 
+def registered(service: ServiceProcess, **fields: Any) -> str:
+    """A job that was registered before its first run."""
+    job = new_job()
+    spec = {"job_id": job, "target_metric": 0.8, "higher_is_better": True, "monitor": "val_acc"}
+    sizes = {"batch_sizes": [8], "default_batch_size": 8, "max_epochs": 3}
+    spec |= {"policy": "zeus"} | sizes | fields
+    answer = requests.post(f"{service.url}/api/v1/jobs", json=spec, timeout=LIMIT_S)
+    assert answer.status_code == 201, answer.text
+    return job
+
+
 def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
     service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    job = new_job()
     spec = {
-        "job_id": job,
         "batch_sizes": [4, 16],
         "default_batch_size": 16,
         "target_metric": 0.25,
@@ -177,29 +186,18 @@ def test_a_callback_takes_from_a_registered_job_what_it_was_not_given(
         "baseline_runs": 5,
         "seed": 4,
     }
-    answer = requests.post(f"{service.url}/api/v1/jobs", json=spec, timeout=LIMIT_S)
-    assert answer.status_code == 201, answer.text
+    job = registered(service, **spec)
     monkeypatch.setenv("ZEUS_JOB_ID", job)
     callback, net = ZeusBSOCallback(service.url), FallingNet((0.9, 0.3, 0.2))
     trainer(callback, EarlyStopping("val_acc", mode="max", strict=False)).fit(net, Data())
     assert (callback.outcome, callback.last_report.epoch) == ("converged", 3)
-    registered = callback.job.to_json()
-    assert {name: registered[name] for name in spec} == spec
+    known = callback.job.to_json()
+    assert {name: known[name] for name in spec} == spec
+    assert callback.job.job_id == job
     assert callback.batch_size == 16
     for kept in ("default_batch_size 16 (not 8)", "max_epochs 3 (not 5)"):
         assert kept in caplog.text
     assert "monitor val_loss (not val_acc), mode min (not max)" in caplog.text
-
-
-def registered(service: ServiceProcess, **fields: Any) -> str:
-    """A job that was registered before its first run."""
-    job = new_job()
-    spec = {"job_id": job, "target_metric": 0.8, "higher_is_better": True, "monitor": "val_acc"}
-    sizes = {"batch_sizes": [8], "default_batch_size": 8, "max_epochs": 3}
-    spec |= {"policy": "zeus"} | sizes | fields
-    answer = requests.post(f"{service.url}/api/v1/jobs", json=spec, timeout=LIMIT_S)
-    assert answer.status_code == 201, answer.text
-    return job
 
 
 def test_batch_sizes_are_per_device_if_the_registered_job_says_so(

@@ -22,6 +22,7 @@ from programs import (
     Scheduled,
     Steps,
     TrainAcc,
+    Whole,
     WorkMeter,
     crash,
     new_job,
@@ -228,15 +229,11 @@ def test_a_checkpoint_without_a_trial_is_trained_on_without_one(
 
 
 def test_a_checkpoint_loaded_to_validate_or_test_starts_and_resumes_nothing(job: Job) -> None:
-    class Tested(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            pass
-
     job.fit((0.1,), AfterEpoch(1, crash))
     data = Data()
     data.test_dataloader = data.val_dataloader
     for call in (Trainer.validate, Trainer.test):
-        call(trainer(job.callback(WorkMeter())), Tested(), datamodule=data, ckpt_path=job.after(1))
+        call(trainer(job.callback(WorkMeter())), Whole(), datamodule=data, ckpt_path=job.after(1))
     assert job.outcomes() == ["converged", "errored"]
 
 

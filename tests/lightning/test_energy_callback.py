@@ -16,21 +16,13 @@ from gpu_programs import DriversClock, GpuNet, ManyBatches, power
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
-from programs import Data, Dying, Net, Raise, StepMeter, WorkMeter, trainer, zeus
+from programs import Data, Dying, Net, Raise, StepMeter, Whole, WorkMeter, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning import ZeusConfigError, ZeusEnergyCallback
 from zeus_lightning.meters import Reading
 
 STEPS = 64 // 8  # of an epoch
-
-
-class Tested(Net):
-    def test_step(self, batch: Any, index: int) -> None:
-        self.log("test_acc", 0.5)
-
-    def predict_step(self, batch: Any, index: int) -> None:
-        pass
 
 
 class AllData(Data):
@@ -94,7 +86,7 @@ def test_each_other_stage_is_measured_by_itself(
     tmp_path: Path, lines: Callable[[], list[str]], stage: str, name: str
 ) -> None:
     logger, callback = CSVLogger(tmp_path), ZeusEnergyCallback(StepMeter())
-    runner, net = trainer(callback, max_epochs=1, logger=logger), Tested()
+    runner, net = trainer(callback, max_epochs=1, logger=logger), Whole()
     runner.fit(net, AllData())
     if stage == "predict":
         runner.predict(net, AllData())

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import pytest
 import torch
 from lightning.pytorch import Callback
-from programs import Data, Net, Raise, StepMeter, new_job, trainer, zeus
+from programs import Data, Net, Raise, StepMeter, new_job, recurrence, trainer, zeus
 from service_process import ServiceProcess
 
-from zeus_lightning import Recurrence, ZeusBSOCallback, ZeusServiceError
+from zeus_lightning import ZeusBSOCallback, ZeusServiceError
 from zeus_lightning.run.record import TrialRecord
 
 
@@ -26,16 +26,8 @@ def with_trainer(metric: float = 0.95, **arguments: Any) -> None:
     trainer(callback).fit(Net((metric,)), Data(batch_size=16))
 
 
-def in_a_loop(metric: float = 0.95, **arguments: Any) -> None:
-    with Recurrence(
-        target_metric=0.9,
-        mode="max",
-        batch_sizes=[8, 16, 32],
-        default_batch_size=16,
-        max_epochs=4,
-        meter=StepMeter(),
-        **arguments,
-    ) as run:
+def in_a_loop(metric: float = 0.95, url: str | None = None, job_id: str | None = None) -> None:
+    with recurrence(url, job_id) as run:
         run.report(metric)
 
 

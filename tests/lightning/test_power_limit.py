@@ -11,9 +11,9 @@ from typing import Any
 
 import pynvml
 import pytest
-import torch
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import (
+    ALL_LIMITS,
     DriversClock,
     GpuNet,
     ManyBatches,
@@ -25,7 +25,7 @@ from gpu_programs import (
 )
 from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
-from programs import trainer
+from programs import Whole, trainer
 
 from zeus_lightning import (
     ZeusConfigError,
@@ -34,8 +34,6 @@ from zeus_lightning import (
     ZeusPowerLimitCallback,
 )
 from zeus_lightning.power_limit import _batches_left
-
-ALL_LIMITS = list(range(300, 75, -25))
 
 
 def test_every_limit_is_measured_from_the_highest_down_and_the_best_one_is_set(
@@ -117,20 +115,16 @@ def test_a_pickle_of_the_callback_has_no_part_in_its_fit(gpu: FakeGpu) -> None:
 def test_fast_dev_run_validate_test_and_predict_do_nothing(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
-    class Whole(GpuNet):
-        def test_step(self, batch: Any, index: int) -> None:
-            pass
-
-        def predict_step(self, batch: Any, index: int) -> torch.Tensor:
-            return self.layer(batch[0])
+    class WholeGpuNet(Whole, GpuNet):
+        pass
 
     gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
     callback = power(meter=gpu_meter, on_unavailable="raise")
-    trainer(callback, fast_dev_run=7).fit(Whole(gpu), ManyBatches())
+    trainer(callback, fast_dev_run=7).fit(WholeGpuNet(gpu), ManyBatches())
     runner, data = trainer(callback), ManyBatches()
-    runner.validate(Whole(gpu), data)
-    runner.test(Whole(gpu), data.val_dataloader())
-    runner.predict(Whole(gpu), data.val_dataloader())
+    runner.validate(WholeGpuNet(gpu), data)
+    runner.test(WholeGpuNet(gpu), data.val_dataloader())
+    runner.predict(WholeGpuNet(gpu), data.val_dataloader())
     assert not callback.profiled
     assert gpu.limit_mw == 250_000
 

@@ -14,14 +14,14 @@ import pynvml
 import pytest
 from fake_nvml import FakeDriver, FakeGpu
 from forked import training_process
-from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from gpu_programs import DriversClock, GpuNet, ManyBatches, assert_restored, power
 from lightning.pytorch import Callback
 from programs import AfterStep, BreaksOnException, trainer
 from train_on_gpu_until_signalled import train_on_gpu
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusPowerError
-from zeus_lightning.power.restore import records_folder, restore_all
+from zeus_lightning.power.restore import restore_all
 
 
 def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, GpuNet, list[str]]:
@@ -36,11 +36,6 @@ def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, G
         meter.close()
     messages = [str(warning.message) for warning in warned]
     return callback, net, [text for text in messages if text.startswith("zeus:")]
-
-
-def assert_restored(gpu: FakeGpu, limit_mw: int = 250_000) -> None:
-    assert gpu.limit_mw == limit_mw
-    assert not records_folder().exists() or not list(records_folder().iterdir())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ import pynvml
 import pytest
 import torch
 from fake_nvml import FakeGpu
-from gpu_programs import DriversClock, EachLimit, expected, phases
+from gpu_programs import (
+    ALL_LIMITS,
+    DriversClock,
+    EachLimit,
+    assert_restored,
+    expected,
+    phases,
+)
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import CSVLogger
 from programs import new_job, recurrence
@@ -25,9 +32,7 @@ from service_process import ServiceProcess
 from waiting import LIMIT_S
 
 from zeus_lightning import PowerLimit, ZeusConfigError, ZeusPowerError
-from zeus_lightning.power.restore import records_folder
 
-ALL_LIMITS = list(range(300, 75, -25))
 SHORT: dict[str, Any] = {
     "selector": EachLimit(),
     "warmup_steps": 2,
@@ -50,11 +55,6 @@ def train(
             if then is not None:
                 then(batch)
     return limits_w
-
-
-def assert_restored(gpu: FakeGpu) -> None:
-    assert gpu.limit_mw == 250_000
-    assert not records_folder().exists() or not list(records_folder().iterdir())
 
 
 def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(

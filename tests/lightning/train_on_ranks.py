@@ -31,6 +31,7 @@ from programs import (
     Raise,
     StepMeter,
     Steps,
+    Whole,
     is_rank_one,
     trainer,
     zeus,
@@ -258,18 +259,13 @@ class Lines(logging.Handler):
             self.kept.append(record.getMessage())
 
 
-class Tested(Net):
-    def test_step(self, batch: Any, index: int) -> None:
-        pass
-
-
 class TestedData(Data):
     test_dataloader = Data.val_dataloader
 
 
 def energy(name: str, meter: EnergyMeter, *others: Callback) -> dict[str, Any]:
     """Train two epochs, and test, with `ZeusEnergyCallback`."""
-    callback, net, data, lines = ZeusEnergyCallback(meter), Tested(), TestedData(), Lines()
+    callback, net, data, lines = ZeusEnergyCallback(meter), Whole(), TestedData(), Lines()
     runner = trainer(callback, *others, **(TRAINER_ARGUMENTS | {"max_epochs": 2}))
     log = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     log.addHandler(lines)
