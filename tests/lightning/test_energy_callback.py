@@ -78,26 +78,20 @@ def test_the_sanity_check_is_not_counted(lines: Callable[[], list[str]]) -> None
     assert "used 18.00 J in 6.00 s" in lines()[0]
 
 
-@pytest.mark.parametrize(
-    ("stage", "name"),
-    [("validate", "validation"), ("predict", "prediction")],
-)
 def test_each_other_stage_is_measured_by_itself(
-    tmp_path: Path, lines: Callable[[], list[str]], stage: str, name: str
+    tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
     logger, callback = CSVLogger(tmp_path), ZeusEnergyCallback(StepMeter())
     runner, net = trainer(callback, max_epochs=1, logger=logger), Whole()
     runner.fit(net, AllData())
-    if stage == "predict":
-        runner.predict(net, AllData())
-        assert f"the {name} used 6.00 J in 2.00 s" in lines()[-1]
-    else:
+    for stage, name in (("validate", "validation"), ("test", "test")):
         results = getattr(runner, stage)(net, AllData(), verbose=False)
-        line = lines()[-1]
-        assert f"the {name} used 12.00 J in 4.00 s" in line
+        assert f"the {name} used 12.00 J in 4.00 s" in lines()[-1]
         keys = {"zeus/energy_j": 6.0, "zeus/time_s": 2.0, "zeus/power_w": 3.0}
         assert {key: results[0][key] for key in keys} == logged(logger)[-1] == keys
-    assert len(lines()) == 2
+    runner.predict(net, AllData())
+    assert "the prediction used 6.00 J in 2.00 s" in lines()[-1]
+    assert len(lines()) == 4
 
 
 def test_a_gpu_is_read_through_its_driver(gpu: FakeGpu, lines: Callable[[], list[str]]) -> None:
