@@ -167,7 +167,7 @@ def in_a_process(*arguments: Any) -> Load:
 
 @contextmanager
 def database(server: str | None, folder: Path) -> Iterator[sa.URL]:
-    """A new database: on the server whose URL is given, or a SQLite file."""
+    """A new database: on the server whose URL is given, or an SQLite file."""
     name = f"zeus_benchmark_{uuid4().hex[:8]}"
     if server is None:
         yield sa.make_url(f"sqlite:///{folder / name}.sqlite3")

@@ -20,7 +20,7 @@ class ZeusError(Exception):
 
     @property
     def fact(self) -> str:
-        """What happened, without what to do next."""
+        """What happened, without what to do next, which follows the first semicolon."""
         return self.message.partition("; ")[0]
 
 

@@ -145,7 +145,8 @@ def _open_first_that_works(device: torch.device | None, pids: Sequence[int]) -> 
             from lightning.pytorch.utilities import rank_zero_warn
 
             rank_zero_warn(
-                f"zeus: costs include only the host's CPUs, not the GPU: {error.fact}",
+                f"zeus: costs include only the host's CPUs, not the GPU: {error.fact}; "
+                "see `zeus-lightning doctor`",
                 stacklevel=6,  # three frames belong to rank_zero_warn
             )
     try:

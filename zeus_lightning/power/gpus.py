@@ -142,7 +142,7 @@ class Gpus:
             try:
                 messages.append(self._controlled.pop().restore())
             except (ZeusPowerError, OSError) as error:
-                why = error.fact if isinstance(error, ZeusError) else error
+                why = error.fact if isinstance(error, ZeusPowerError) else error
                 again = "run `zeus-lightning reset-power-limits`"
                 messages.append(f"a power limit was not restored: {why}; {again}")
         for message in messages:  # after the last limit: a filter may turn a warning into an error

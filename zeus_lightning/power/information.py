@@ -35,7 +35,7 @@ from zeus_lightning.power.selectors import PowerPoint
 Floats = NDArray[np.float64]
 
 MIN_WINDOWS = 3
-"""Number of windows that even the shortest run measures, with the first, which is not used."""
+"""Number of windows that even the shortest run measures; all counts include the first window."""
 
 MAX_WINDOWS = 15
 """Number of windows after which the search ends."""

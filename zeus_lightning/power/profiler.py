@@ -10,8 +10,9 @@ model or try algorithms. An interruption (the end of an epoch, a validation, a c
 discards the open window and restarts the warm-up, because the batches after it are different.
 
 **Length of a window.** `profile_steps` batches, or more so that it lasts `min_seconds`. The first
-window sets this length and is used for nothing else: a data loader that starts, or a library that
-tries its algorithms, may have slowed it down. The same limit is then measured.
+window is used for nothing: a data loader that starts, or a library that tries its algorithms, may
+have slowed it down. The second one, at the same limit, measures the time of a batch; if it was too
+short, it is used for nothing else, and a longer one follows. Then the length is fixed.
 
 **Short epochs.** After `MAX_LOST_WINDOWS` interruptions without a whole window, windows are
 shortened to the longest one that was interrupted, as long as they still last `min_seconds`. If even
@@ -143,7 +144,7 @@ class Profiler:
         batches: Training batches until the end of the run; infinite if unknown.
 
     Attributes:
-        windows: What was measured, in order, without the first window.
+        windows: What was measured, in order, without the windows that are used for nothing.
         points: The search's estimates, when it has chosen.
         limit_w: The limit being measured; None before the first, and when profiling is over.
         window_steps: Number of batches in a window.
@@ -170,7 +171,8 @@ class Profiler:
         self._idle = True  # no batch has started since the last interruption
         self._warmup = 0  # batches left of the warm-up
         self._left: int | None = None  # batches left of the window; None: no window is open
-        self._least_steps: int | None = None  # to last min_seconds; known after the first window
+        self._is_first = True  # no window was measured yet
+        self._least_steps: int | None = None  # to last min_seconds; known after the second window
         self._lost_windows = 0  # interruptions since the last whole window
         self._room = 0  # batches of the longest window that was interrupted since then
         self._disturbances = 0  # disturbed windows since the last whole one
@@ -212,11 +214,15 @@ class Profiler:
                 self.window_steps *= 10  # energy counters may be slower than so few batches
             return self._disturbed(window.disturbance, self.limit_w)
         self._lost_windows = self._room = self._disturbances = 0
+        if self._is_first:
+            self._is_first = False
+            return self._start_window()
         energy_j, time_s = window.energy_j / self.window_steps, window.time_s / self.window_steps
         if self._least_steps is None:
             self._least_steps = max(1, math.ceil(self._settings.min_seconds / time_s))
-            self.window_steps = max(self.window_steps, self._least_steps)
-            return self._start_window()
+            if self._least_steps > self.window_steps:
+                self.window_steps = self._least_steps
+                return self._start_window()
         self.windows.append(PowerPoint(self.limit_w, energy_j, time_s))
         return self._next_limit()
 

@@ -33,7 +33,8 @@ class Search(Protocol):
         """Return the limit to measure next, or None if the windows suffice.
 
         Args:
-            windows: What was measured so far, in order; a limit may occur several times.
+            windows: What was measured so far, in order, but for the run's first window, which is
+                used for nothing; a limit may occur several times.
             windows_left: Length of the rest of the run, in windows with their warm-up; infinite if
                 unknown.
         """

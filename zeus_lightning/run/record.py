@@ -105,7 +105,7 @@ class TrialRecord:
                 f"{self.summary()}. Another control trial would do the same: check the target and "
                 "the program"
             )
-        return f"{self.summary()}. Run the job again: it may try another"
+        return f"{self.summary()}. Run the job again to try another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""

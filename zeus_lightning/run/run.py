@@ -79,9 +79,9 @@ class Run:
         self.failure: ZeusTrialFailed | None = None
         self.meter = RunMeter(meter, ranks)
         is_estimate = self.meter.hardware.estimated
-        verb = "estimating" if is_estimate else "measuring"
-        why = "; no energy counter: see `zeus-lightning doctor`"
-        why = why if is_estimate and meter == "auto" else ""
+        verb, why = "estimating" if is_estimate else "measuring", ""
+        if is_estimate and meter == "auto":
+            why = "; no energy counter: see `zeus-lightning doctor`"
         rank_zero_info(f"zeus: {verb} the energy of {self.meter.scope()}{why}")
 
     def start(self) -> int:

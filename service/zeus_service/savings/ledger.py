@@ -11,8 +11,8 @@ converged without a measurement, because its meter was dead, does not count: nei
 nor with what it has spent. What failed trials of the default would spend is not in `expected`. What
 a run spent between its checkpoint and an interruption is not in `spent` if it was resumed.
 
-**Drift.** Surprises, deviations of log costs from the mean of their batch size, are added up in
-both directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins
+**Drift.** Surprises, how far log costs are from the mean of their batch size, are added up in both
+directions. When a sum exceeds `DRIFT_THRESHOLD`, the job has changed, and a new *era* begins
 with the next run that converges. Each era is compared with its own expectation, see `expected.py`.
 An era more costs little, but a change that is not found biases the expectation: so the allowance is
 small. Source: Page, "Continuous inspection schemes", Biometrika 41, 1954.

@@ -72,7 +72,8 @@ def test_on_cuda_where_the_gpu_cannot_be_read_auto_takes_the_next_meter_with_one
         powercap.add_package(0)
     for kind in ("energy", "power"):  # as in a MIG slice
         fake_gpus.gpus[1].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    words = "costs include only the host's CPUs, not the GPU: .*power of GPU-.*Not Supported$"
+    words = "costs include only the host's CPUs, not the GPU: .*power of GPU-[^;]*Not Supported; "
+    words += "see `zeus-lightning doctor`$"
     with pytest.warns(UserWarning, match=words) as caught:
         meter = open_meter("auto", CUDA)
     assert len(caught) == 1

@@ -113,7 +113,7 @@ def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
     assert training.log[:7] == [
         (0, SetLimit(250)),
         (5, StartWindow()),
-        (12, EndWindow()),  # the first window sets the length, and is used for nothing else
+        (12, EndWindow()),  # the first window is used for nothing
         (12, StartWindow()),
         (19, EndWindow()),
         (19, SetLimit(225)),
@@ -133,17 +133,34 @@ def test_the_first_batch_is_never_measured() -> None:
     ]
 
 
-def test_the_length_is_that_of_the_least_seconds() -> None:
+def test_too_short_a_second_window_only_sets_the_length_of_the_others() -> None:
     seconds = batch_takes(250).time_s * 100.5
     settings = ProfilerSettings(warmup_steps=5, profile_steps=40, min_seconds=seconds)
     training = Training(profiler(settings)).epochs(10_000)
-    assert training.windows == [40] + [101] * len(LIMITS)
-    assert training.log[1:5] == [
-        (5, StartWindow()),
-        (45, EndWindow()),
-        (45, StartWindow()),  # at the same limit, without another warm-up
-        (146, EndWindow()),
+    assert training.windows == [40, 40] + [101] * len(LIMITS)
+    assert training.log[3:7] == [
+        (45, StartWindow()),
+        (85, EndWindow()),
+        (85, StartWindow()),  # at the same limit, without another warm-up
+        (186, EndWindow()),
     ]
+
+
+@pytest.mark.parametrize("sweeps", [True, False])
+def test_a_slow_first_window_leaves_no_trace(sweeps: bool) -> None:
+    settings = ProfilerSettings(warmup_steps=2, profile_steps=5, min_seconds=10.0)
+    usual = Training(profiler(settings, batches=500, sweeps=sweeps)).epochs(10_000)
+    slow = Training(profiler(settings, batches=500, sweeps=sweeps))
+
+    def takes(limit_w: int | None) -> Window:
+        batch, slower = batch_takes(limit_w), 5 if len(slow.windows) == 1 else 1
+        return Window(slower * batch.energy_j, slower * batch.time_s)
+
+    slow.takes = takes
+    slow.epochs(10_000)
+    assert slow.profiler.windows == usual.profiler.windows
+    assert slow.profiler.points == usual.profiler.points
+    assert slow.log == usual.log
 
 
 def test_energy_counters_slower_than_the_first_window_only_make_windows_longer() -> None:
@@ -156,8 +173,8 @@ def test_energy_counters_slower_than_the_first_window_only_make_windows_longer()
 
     training.takes = takes
     training.epochs(10_000)
-    assert training.windows[:2] == [4, 40]
-    assert set(training.windows[2:]) == {50}
+    assert training.windows[:3] == [4, 40, 40]
+    assert set(training.windows[3:]) == {50}
     assert training.limit_w == 100
 
 
