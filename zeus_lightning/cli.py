@@ -57,8 +57,8 @@ main.add_command(exec_command)
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    Exits with 1 if training with these options would fail. Permission to set power limits is tested
-    by setting the current limit again.
+    Exits with 1 if training with these options would fail. To test the permission, the current
+    power limit is set again.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False

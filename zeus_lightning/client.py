@@ -268,7 +268,7 @@ class BSOClient:
         fields = {k: v for k, v in problem.items() if k not in described} | {"status": status}
         if status in _UNAVAILABLE:
             return ZeusServiceUnavailable(
-                f"the batch size service at {self._place()} is not available (HTTP {status}"
+                f"the service at {self._place()} is not available (HTTP {status}"
                 f"{f': {detail}' if problem else ''})",
                 fields,
             )
@@ -284,10 +284,7 @@ class BSOClient:
             return ZeusJobConflict(detail, fields)
         if status == 401:
             detail += "; set $ZEUS_BSO_TOKEN to it"
-        return ZeusServiceError(
-            f"the batch size service at {self.url} refused the request (HTTP {status}): {detail}",
-            fields,
-        )
+        return ZeusServiceError(f"{self.url} refused the request (HTTP {status}): {detail}", fields)
 
     def _parse(self, parser: Callable[[Json], T], data: Json) -> T:
         try:

@@ -19,9 +19,7 @@ from zeus_lightning.errors import ZeusConfigError, ZeusPowerError
 TIMEOUT_S = 2.0
 """Lightning kills the main process 5 s after another rank fails; limits are restored by then."""
 
-_REFUSED = (
-    "set $ZEUSD_TOKEN if it requires a token, or start it with `--enable gpu-control,gpu-read`"
-)
+_REFUSED = "set $ZEUSD_TOKEN, or start it with `--enable gpu-control,gpu-read`"
 
 
 class Zeusd:
@@ -98,7 +96,7 @@ class Zeusd:
             connection.close()
         if response.status in (401, 403, 404):
             raise _error(
-                f"{self} refused the request: {_reason(body)}; {_REFUSED}",
+                f"{self} refused: {_reason(body)}; {_REFUSED}",
                 "no_permission",
             )
         if response.status != 200:

@@ -96,7 +96,7 @@ def start_trial(
         session.commit()  # the trials that were lost stay so
         if usable == spec.batch_sizes:
             counters.exhausted_starts.inc()
-        raise reasons.exhausted(spec, job.state, hardware, usable)
+        raise reasons.exhausted(spec, job.state, hardware, multiple_of)
     trial = Trial(
         job_key=job.key,
         trial_number=job.trials + 1,
@@ -280,7 +280,7 @@ def describe_job(
     hardware = Hardware.of(job.hardware[-1])
     choice = always_granted(spec) or _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
-        why = reasons.exhausted(spec, job.state, hardware, spec.batch_sizes).message
+        why = reasons.exhausted(spec, job.state, hardware).message
         return job, state, (None, why)
     return job, state, (choice.batch_size, reasons.reason(spec, job.state, hardware, choice))
 
@@ -386,8 +386,8 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:
     if generation is not None and generation != trial.generation:
         raise OtherGeneration(
-            f"trial {trial.trial_number} of job {job_id!r} is not the one this run started: the "
-            "job was deleted or the database restored"
+            f"trial {trial.trial_number} of job {job_id!r} is now another run's: the job was "
+            "deleted or the database restored"
         )
 
 

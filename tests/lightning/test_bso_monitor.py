@@ -209,7 +209,7 @@ def test_without_the_service_a_target_in_an_unknown_mode_is_not_looked_for() -> 
         target_metric=-0.5,
         require_service=False,
     )
-    with pytest.warns(UserWarning, match=r"pass mode=\.\.\. so that training stops at the target"):
+    with pytest.warns(UserWarning, match=r"pass mode=\.\.\. to stop at the target"):
         trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
     assert steps.count == 3 * 8
 

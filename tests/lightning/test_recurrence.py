@@ -71,7 +71,7 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
 ) -> None:
     job = new_job()
     with (
-        pytest.raises(ZeusTrialFailed, match="to try another batch size"),
+        pytest.raises(ZeusTrialFailed, match="for another batch size"),
         recurrence(service.url, job) as run,
     ):
         train(run, 0.1, 0.2)
@@ -132,7 +132,7 @@ def test_an_exception_ends_the_trial_and_goes_on(
         interrupted(run, error)
     assert raised.value is error
     assert run.outcome == outcome
-    assert ("Run the job again" in caplog.text) == (outcome == "out_of_memory")
+    assert ("Rerun the job" in caplog.text) == (outcome == "out_of_memory")
     assert outcomes(service.url, job) == [outcome]
 
 
@@ -215,7 +215,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
     run = recurrence(nobody, "a", **sizes, require_service=False)
-    with pytest.warns(UserWarning, match="without the service, with batch size 16"):
+    with pytest.warns(UserWarning, match="training without it, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     state = run.state_dict()
@@ -236,7 +236,7 @@ def test_a_trial_that_is_given_up_leaves_a_loop_that_ends_at_the_target(
         assert not run.report(0.1).stop
         assert run.trial is not None
         BSOClient(service.url).end_trial(run.trial, "withdrawn", "it was ended from outside")
-        with pytest.warns(UserWarning, match="training continues, but the service will learn noth"):
+        with pytest.warns(UserWarning, match="training continues, but does not count"):
             assert train(run, 0.1, 0.1, 0.9, 0.9) == 3
     assert run.outcome == "errored"
     assert outcomes(service.url, job) == ["withdrawn"]

@@ -196,9 +196,7 @@ def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
     if len(set(ranges_w.values())) > 1:
         listed = ", ".join(f"{who}: {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())
         raise ZeusConfigError(
-            "the GPUs have different power-limit ranges, so they cannot all use the same limit: "
-            f"{listed}; "
-            "train on GPUs of one model"
+            f"the GPUs have different power-limit ranges ({listed}); train on GPUs of one model"
         )
 
 

@@ -60,7 +60,7 @@ class GpuLimit:
                 try:
                     self.zeusd.set_power_limit(self._zeusd_id, limit_mw)
                 except ZeusPowerError as error:
-                    text = f"cannot set the power limit of GPU {self.uuid}: {error.message}"
+                    text = f"cannot set the limit of GPU {self.uuid}: {error.message}"
                     raise ZeusPowerError(text, error.fields) from error
 
     def check_permission(self) -> None:

@@ -249,12 +249,12 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "this process already runs a search, so use only that one"
+                    remedy = "use one search in a process"
                 else:
-                    remedy = "wait for that process"
+                    remedy = "wait for it to end"
                 raise ZeusPowerError(
-                    f"{owner or 'another process'} controls the power limit of {path.stem}; only "
-                    f"one run at a time can set it: {remedy}",
+                    f"{owner or 'another process'} controls the power limit of {path.stem}; "
+                    f"{remedy}",
                     {"cause": "in_use"},
                 ) from None
             # Another process may have deleted the file before it was locked here.

@@ -64,9 +64,8 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, the run restarts at once. To continue with what was learned, run the
-    same command again.
-    For example: zeus-lightning recur --recurrences 30 -- python train.py
+    A failed batch size is followed at once by another. The same command continues later with what
+    was learned. Example: zeus-lightning recur -- python train.py
     """
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")

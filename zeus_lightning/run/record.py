@@ -77,8 +77,8 @@ class TrialRecord:
     def summary(self) -> str:
         """How the trial ended, and why, in one line."""
         return (
-            f"{self} with batch size {self.trial.batch_size} ended as {self.outcome}: "
-            f"{self.reason.rstrip('.')}"
+            f"trial {self.trial.trial_number} with batch size {self.trial.batch_size} ended as "
+            f"{self.outcome}: {self.reason.rstrip('.')}"
         )
 
     def measured(self) -> str:
@@ -105,7 +105,7 @@ class TrialRecord:
                 f"{self.summary()}. Another control trial would do the same: check the target and "
                 "the program"
             )
-        return f"{self.summary()}. Run the job again to try another batch size"
+        return f"{self.summary()}. Rerun the job for another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""

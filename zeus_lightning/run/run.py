@@ -104,9 +104,9 @@ class Run:
                 ) from None
             self.is_without_service = True
             size = self.job.default_batch_size
-            text = f"zeus: {error.message}; training without the service, with batch size {size}"
+            text = f"zeus: {error.message}; training without it, with batch size {size}"
             if "higher_is_better" in self.job.omitted and self.job.target_metric is not None:
-                text += "; pass mode=... so that training stops at the target"
+                text += "; pass mode=... to stop at the target"
             rank_zero_warn(text)
             return size
         trial = record.trial
@@ -353,8 +353,7 @@ class Run:
 
     def _give_up(self, reason: str, *, end: bool) -> Decision:
         """Stop reporting while training continues, so that nothing is learned from this run."""
-        nothing = "the service will learn nothing from this run"
-        rank_zero_warn(f"zeus: {reason}; training continues, but {nothing}")
+        rank_zero_warn(f"zeus: {reason}; training continues, but does not count")
         assert self.record is not None
         self.record.unsent.clear()
         if end:

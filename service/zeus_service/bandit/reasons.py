@@ -41,8 +41,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
     if not passed:
         return text
     skipped = ", ".join(map(str, passed))
-    their = "its" if len(passed) == 1 else "their"
-    return f"{text}; skipping {skipped}: {their} last {IN_A_ROW} trials gave no result"
+    return f"{text}; skips {skipped}: no result in {IN_A_ROW} trials"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
@@ -67,7 +66,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
         text += f" ({energy_range(*chosen.interval)})"
-    text += f", based on {runs(chosen.pulls)}"
+    text += f" after {runs(chosen.pulls)}"
     rivals = [
         (arm.mean, arm.batch_size)
         for arm in arms
@@ -103,13 +102,14 @@ def count_failures(arms: Iterable[ArmEstimate]) -> str:
     return ", ".join(counts)
 
 
-def exhausted(spec: JobSpec, state: State, hardware: Hardware, usable: list[int]) -> ExhaustedJob:
-    """The error for a start after all usable batch sizes have failed."""
+def exhausted(
+    spec: JobSpec, state: State, hardware: Hardware, multiple_of: int = 1
+) -> ExhaustedJob:
+    """The error for a start after all batch sizes that are such multiples have failed."""
     arms = policy_of(spec).describe(spec, state, hardware)
-    counts = count_failures(arm for arm in arms if arm.batch_size in usable)
-    limit = ""
-    if usable != spec.batch_sizes:
-        limit = f" among {usable} (divisible by devices times accumulate_grad_batches)"
+    usable = [arm for arm in arms if arm.batch_size % multiple_of == 0]
+    counts = count_failures(usable)
+    limit = "" if len(usable) == len(arms) else f", of those divisible by {multiple_of}"
     return ExhaustedJob(
         f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
     )

@@ -94,10 +94,8 @@ def decide(
         outcome, reason = "converged", f"the target of {spec.target_metric:.6g} is reached"
     elif past_bound and (spent or report.epoch < spec.max_epochs):
         outcome = "early_stopped"
-        reason = (
-            f"{'the cost so far' if spent else 'the cost expected at the next report'}, "
-            f"{energy(judged)}, exceeds the threshold of {energy(cost_bound)}"
-        )
+        when = "so far" if spent else "by the next report"
+        reason = f"a cost of {energy(judged)} {when} exceeds the threshold of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         reason = (
@@ -121,4 +119,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; the host was busier: its load per core was {load:.1f}, not {usual:.1f} as before"
+    return f"; host load {load:.1f} per core, usually {usual:.1f}"

@@ -35,7 +35,7 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
 
 def test_once_it_is_given_up_the_error_counts_it_alone() -> None:
     state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
-    error = exhausted(JOB, state, HARDWARE, JOB.batch_sizes)
+    error = exhausted(JOB, state, HARDWARE)
     assert f"to try: 1 failed, {len(JOB.batch_sizes) - 1} were not tried. Use" in error.message
 
 
