@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 from sqlalchemy import Row, insert, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
-from zeus_service.bandit import reasons, stopping
+from zeus_service.bandit import inconclusive, reasons, stopping
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, always_granted
-from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs, queries, tables
@@ -105,9 +105,8 @@ def start_trial(
         batch_size=choice.batch_size,
         hardware=hardware,
         why=choice.why,
-        start_reason=reasons.reason(spec, job.state, hardware, choice)[:MAX_REASON],
+        start_reason=_reason(job, spec, hardware, choice)[:MAX_REASON],
         start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
-        counted=False,
         reason="",
         started_at=unix_now(),
         lease_expires_at=unix_now() + spec.lease_s,
@@ -282,7 +281,7 @@ def describe_job(
     if choice is None:
         why = reasons.exhausted(spec, job.state, hardware).message
         return job, state, (None, why)
-    return job, state, (choice.batch_size, reasons.reason(spec, job.state, hardware, choice))
+    return job, state, (choice.batch_size, _reason(job, spec, hardware, choice))
 
 
 @use_case(read_only=True)
@@ -355,17 +354,20 @@ def _choose(
 ) -> Choice | None:
     """The policy's choice, or a fallback, for the next trial; None if there is neither."""
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
-    try:
-        return policy_of(spec).next_batch_size(spec, job.state, hardware, rng, usable)
-    except NoBatchSizeLeft:
-        running = jobs.running(session, job, expired=False)
-        own = (
-            trial
-            for trial in running
-            if trial.why not in ("fallback", *UNBOUNDED) and trial.hardware == hardware
-        )
-        first = next((trial for trial in own if trial.batch_size in usable), None)
-        return None if first is None else Choice(first.batch_size, "fallback")
+    with suppress(NoBatchSizeLeft):
+        return inconclusive.choose(spec, job.state, job.inconclusive, hardware, rng, usable)
+    running = jobs.running(session, job, expired=False)
+    own = (
+        trial
+        for trial in running
+        if trial.why not in ("fallback", *UNBOUNDED) and trial.hardware == hardware
+    )
+    first = next((trial for trial in own if trial.batch_size in usable), None)
+    return None if first is None else Choice(first.batch_size, "fallback")
+
+
+def _reason(job: Job, spec: JobSpec, hardware: Hardware, choice: Choice) -> str:
+    return reasons.reason(spec, job.state, hardware, choice, job.inconclusive)
 
 
 def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Decision:

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.inconclusive import marked
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of
@@ -278,7 +279,12 @@ class Job(JobSummary):
             completed_baselines=job.completed_baselines,
             next_trial=next_choice and NextTrial(batch_size=next_choice[0], reason=next_choice[1]),
             hardware=[
-                OnHardware(**each, arms=policy.describe(spec, job.state, Hardware.of(each)))
+                OnHardware(
+                    **each,
+                    arms=marked(
+                        policy.describe(spec, job.state, Hardware.of(each)), job.inconclusive
+                    ),
+                )
                 for each in job.hardware
             ],
         )

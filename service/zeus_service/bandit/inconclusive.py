@@ -1,85 +1,106 @@
 """Batch sizes whose trials end without a result, one after the other.
 
-A run that is killed, or whose program raises an error, says nothing about its batch size. But the
-cause can depend on the batch size, and then every further run with it would end in the same way. So
-after the third such end in a row, a batch size is passed over until a trial of another one has had
-a result: that one has trained, so the cause may be the batch size. Then it is tried once more. If
-that trial also ends without a result, its end counts as a result, and the batch size is passed over
-until twice as many trials of others have had one, and so on.
+A run that is killed, or whose program raises an error, says nothing about its batch size, so the
+policy learns nothing from it. But the cause can depend on the batch size, and then every further
+run with it would end in the same way. So after the third such end in a row, a batch size is passed
+over until a trial of another one has had a result: that one has trained, so the cause may be the
+batch size. Then it is tried once more. If that trial also ends without a result, the batch size is
+passed over until four trials of others have had one, then sixteen, and so on.
 
 A trial that is withdrawn does not count: no run trained for it, such as when a run resumes an
 earlier trial instead. A baseline that completes does not count either: it has no target.
 
-A wrong program fails with every batch size. When all are passed over, none is, and no batch size
-gets a result.
-
-`fold` keeps the counts in a policy's state, if the initial state has an empty entry `unfinished`
-for them; such a policy takes no batch size that is passed over while there are others.
+A wrong program fails with every batch size. When all are passed over, none is.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from zeus_service.bandit.fold import PastTrial
+from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_RESULT, RESUMABLE, Outcome
-from zeus_service.bandit.policy import State
+from zeus_service.bandit.policy import ArmEstimate, Choice, NoBatchSizeLeft, State
+from zeus_service.bandit.registry import policy_of
+from zeus_service.bandit.spec import JobSpec
 
 IN_A_ROW = 3
-KEY = "unfinished"
-"""`{batch size: {"ends": number of ends without a result in a row, "outcome": of the last one,
+
+Counts = dict[str, dict[str, Any]]
+"""JSON: `{batch size: {"ends": number of ends without a result in a row, "outcome": the last one's,
 "results": number of results of other batch sizes since then}}`"""
 
 
-def passed_over(state: State) -> dict[int, str]:
+def passed_over(counts: Counts) -> dict[int, str]:
     """The batch sizes that are not to be tried now, each with the outcome of its latest trial."""
     return {
         int(batch_size): row["outcome"]
-        for batch_size, row in state.get(KEY, {}).items()
-        if row["results"] < _results_needed(row)
+        for batch_size, row in counts.items()
+        if row["ends"] >= IN_A_ROW and row["results"] < 4 ** (row["ends"] - IN_A_ROW)
     }
 
 
-def is_retried(state: State, batch_size: int) -> bool:
-    """Whether the batch size was passed over, and others have had results since."""
-    row = state.get(KEY, {}).get(str(batch_size))
-    return row is not None and 0 < _results_needed(row) <= row["results"]
-
-
-def after(state: State, batch_size: int, outcome: Outcome) -> State:
+def after(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
     """Count a trial's end, whatever it is."""
-    count = after_end if outcome in NO_RESULT else after_result
-    return count(state, batch_size, outcome)
+    if outcome not in NO_RESULT:
+        return _after_result(counts, batch_size, outcome)
+    # One that is passed over by now was started before.
+    if outcome not in RESUMABLE or batch_size in passed_over(counts):
+        return counts
+    ends = counts.get(str(batch_size), {"ends": 0})["ends"] + 1
+    return {**counts, str(batch_size): {"ends": ends, "outcome": outcome, "results": 0}}
 
 
-def after_end(state: State, batch_size: int, outcome: Outcome) -> State:
-    """Count a trial's end without a result."""
-    if KEY not in state or outcome not in RESUMABLE:
-        return state
-    if batch_size in passed_over(state):  # the trial was started before
-        return state
-    ends = state[KEY].get(str(batch_size), {"ends": 0})["ends"] + 1
-    row = {"ends": ends, "outcome": outcome, "results": 0}
-    return {**state, KEY: {**state[KEY], str(batch_size): row}}
+def after_all(trials: Iterable[PastTrial]) -> Counts:
+    """Count the ends of trials, in their order."""
+    counts: Counts = {}
+    for trial in trials:
+        if trial.outcome is not None:
+            counts = after(counts, trial.batch_size, trial.outcome)
+    return counts
 
 
-def after_result(state: State, batch_size: int, outcome: Outcome) -> State:
+def choose(
+    spec: JobSpec,
+    state: State,
+    counts: Counts,
+    hardware: Hardware,
+    rng: np.random.Generator,
+    usable: Collection[int],
+) -> Choice:
+    """The policy's choice among the batch sizes that are not passed over, or else among all.
+
+    Raises:
+        NoBatchSizeLeft: All usable ones have failed.
+    """
+    policy, passed = policy_of(spec), passed_over(counts)
+    with suppress(NoBatchSizeLeft):
+        others = [size for size in usable if size not in passed]
+        return policy.next_batch_size(spec, state, hardware, rng, others)
+    return policy.next_batch_size(spec, state, hardware, rng, usable)
+
+
+def marked(arms: Iterable[ArmEstimate], counts: Counts) -> list[ArmEstimate]:
+    """Estimates, with the latest outcome as the status of batch sizes that are passed over."""
+    passed = passed_over(counts)
+    return [
+        replace(arm, status=passed[arm.batch_size])
+        if arm.batch_size in passed and arm.status == "alive"
+        else arm
+        for arm in arms
+    ]
+
+
+def _after_result(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
     """Count a result for the other batch sizes, unless the trial only ran out of memory."""
-    if KEY not in state:
-        return state
-    rows = {size: row for size, row in state[KEY].items() if size != str(batch_size)}
-    if outcome != "out_of_memory":
-        rows = {size: {**row, "results": row["results"] + 1} for size, row in rows.items()}
-    return {**state, KEY: rows}
-
-
-def with_counts_of(state: State, counts: State) -> State:
-    """Replace the counts of a state with another state's."""
-    return {**state, KEY: counts[KEY]} if KEY in state else state
-
-
-def without_counts(state: State) -> State:
-    """What the policy has learned."""
-    return {key: value for key, value in state.items() if key != KEY}
-
-
-def _results_needed(row: dict[str, Any]) -> int:
-    """How many results of others end the wait: none, or 1, 2, 4, and so on."""
-    return int(2 ** (row["ends"] - IN_A_ROW)) if row["ends"] >= IN_A_ROW else 0
+    more = outcome != "out_of_memory"
+    return {
+        size: {**row, "results": row["results"] + more}
+        for size, row in counts.items()
+        if size != str(batch_size)
+    }

@@ -46,7 +46,6 @@ from zeus_service.bandit.cost_model import (
 )
 from zeus_service.bandit.failure_model import why_given_up
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
@@ -98,7 +97,6 @@ class InformationDirectedPolicy:
             "hard_failures": [0] * count,
             "failure": [None] * count,  # result of the latest failure but out of memory
             "hardware": {},  # {its key: what is known of it alone, see `new_hardware`}
-            "unfinished": {},  # counted by `fold`
             "running": {},  # {batch size: number of trials running}
         }
 
@@ -111,18 +109,14 @@ class InformationDirectedPolicy:
         usable: Collection[int],
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
-        alive = np.flatnonzero(find_alive(spec, state, hardware))
-        can_use = np.isin(np.array(spec.batch_sizes)[alive], list(usable))
-        if not can_use.any():
+        is_usable = np.isin(spec.batch_sizes, list(usable))
+        alive = np.flatnonzero(find_alive(spec, state, hardware) & is_usable)
+        if not len(alive):
             raise NoBatchSizeLeft
-        passed = passed_over(state)
-        eligible = can_use & [spec.batch_sizes[index] not in passed for index in alive]
-        if not eligible.any():
-            eligible = can_use
         posterior = infer_costs(spec, state, hardware)
         if posterior is None:
             why: Why = "concurrent" if state["running"] else "explore"
-            return Choice(_nearest_to_default(spec, state, hardware, alive[eligible]), why)
+            return Choice(_nearest_to_default(spec, state, hardware, alive), why)
         outlook = Outlook(spec, state, hardware, posterior)
         best = outlook.best(alive)
         drawn = posterior.draw(DRAWS, rng)
@@ -143,7 +137,7 @@ class InformationDirectedPolicy:
             drawn.epoch_cost.T[alive], is_best, epoch_cost.noise_variance, running
         )
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
-        chosen = alive[eligible][np.argmin(ratio[eligible])]
+        chosen = alive[np.argmin(ratio)]
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
@@ -198,7 +192,7 @@ class InformationDirectedPolicy:
 
         They are unknown on hardware on which no epoch was measured.
         """
-        posterior, passed = infer_costs(spec, state, hardware), passed_over(state)
+        posterior = infer_costs(spec, state, hardware)
         given_up = why_given_up(spec, count_failures(spec, state, hardware))
         own = hardware_state(spec, state, hardware)
         arms = []
@@ -208,7 +202,7 @@ class InformationDirectedPolicy:
                 variance = min(float(posterior.variance[index]), 100.0)
                 mean = math.exp(posterior.mean[index] + (variance + posterior.noise_variance) / 2)
                 spread = mean * math.sqrt(math.expm1(variance))
-            status = given_up[index] or passed.get(batch_size, "alive")
+            status = given_up[index] or "alive"
             arms.append(ArmEstimate(batch_size, own["pulls"][index], mean, spread, status))
         return arms
 

@@ -7,7 +7,6 @@ from collections.abc import Collection
 import numpy as np
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import KEY, without_counts
 from zeus_service.bandit.policy import ArmEstimate, Choice, Observation, Policy, State
 from zeus_service.bandit.spec import JobSpec
 
@@ -24,9 +23,8 @@ class PerHardware:
         self.name = policy.name
 
     def initial_state(self, spec: JobSpec) -> State:
-        """See `Policy`. The counts of `inconclusive` are shared."""
-        shared: State = {KEY: {}} if KEY in self._policy.initial_state(spec) else {}
-        return {"hardware": {}, **shared}
+        """See `Policy`."""
+        return {"hardware": {}}
 
     def next_batch_size(
         self,
@@ -70,12 +68,11 @@ class PerHardware:
         return self._policy.describe(spec, self._own(spec, state, hardware), hardware)
 
     def _own(self, spec: JobSpec, state: State, hardware: Hardware) -> State:
-        own = state["hardware"].get(hardware.key) or self._policy.initial_state(spec)
-        return {**own, KEY: state[KEY]} if KEY in state else own
+        own: State = state["hardware"].get(hardware.key) or self._policy.initial_state(spec)
+        return own
 
     def _with_own(self, spec: JobSpec, state: State, hardware: Hardware, own: State) -> State:
-        own = without_counts(own)
         all_own = {**state["hardware"], hardware.key: own}
-        if own == without_counts(self._policy.initial_state(spec)):
+        if own == self._policy.initial_state(spec):
             del all_own[hardware.key]
         return {**state, "hardware": all_own}

@@ -19,8 +19,7 @@ from zeus_service.bandit.spec import JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the
-batch sizes, the kinds of hardware and the window, never with the number of trials. It may have an
-entry for the counts of `inconclusive.py`."""
+batch sizes, the kinds of hardware and the window, never with the number of trials."""
 
 Why = Literal["explore", "exploit", "concurrent", "fallback", "control", "baseline"]
 """`concurrent`: another trial is exploring meanwhile. Three are the service's own: `fallback`, the
@@ -57,7 +56,7 @@ class Observation:
 
     Args:
         choice: The choice that the trial was started with.
-        result: The outcome, if it is or counts as a result of the batch size; else None.
+        result: The outcome, if it is a result of the batch size; else None.
         cost: Cost of the trial in joules.
         epochs: Epochs trained, up to the last report; 0 without one.
         hardware: What it was trained on.

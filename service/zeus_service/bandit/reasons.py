@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
+from zeus_service.bandit.inconclusive import IN_A_ROW, Counts, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
@@ -21,15 +21,20 @@ _STATUSES = {
 }
 
 
-def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> str:
-    """Why the job's policy, in this state, has made this choice for this hardware."""
-    policy = policy_of(spec)
+def reason(
+    spec: JobSpec, state: State, hardware: Hardware, choice: Choice, inconclusive: Counts
+) -> str:
+    """Why the job's policy, in this state, has made this choice for this hardware.
+
+    `inconclusive` counts the ends without a result.
+    """
+    policy, passed = policy_of(spec), passed_over(inconclusive)
     arms = {arm.batch_size: arm for arm in policy.describe(spec, state, hardware)}
     best = arms.get(policy.best_batch_size(spec, state, hardware) or 0)
     chosen = arms[choice.batch_size]
     text = {
         "explore": _worth(chosen, best),
-        "exploit": _lead(chosen, arms.values()),
+        "exploit": _lead(chosen, (arm for arm in arms.values() if arm.batch_size not in passed)),
         "concurrent": "another trial is exploring, so this run uses the best known batch size, or "
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
@@ -37,8 +42,7 @@ def reason(spec: JobSpec, state: State, hardware: Hardware, choice: Choice) -> s
         "baseline": "runs to completion, as without Zeus; "
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
-    passed = passed_over(state)
-    if not passed:
+    if not passed or choice.batch_size in passed:  # then all are
         return text
     skipped = ", ".join(map(str, passed))
     return f"{text}; skips {skipped}: no result in {IN_A_ROW} trials"

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.policy import (
     ArmEstimate,
     Choice,
@@ -70,7 +69,6 @@ class ZeusPolicy:
             "tried": {},  # {batch size: whether it converged} in this round
             "costs": {},  # {batch size: cost} of those that converged in this round
             "exploring": {},  # {batch size: number of explorations running}
-            "unfinished": {},  # counted by `fold`
             "arms": {},  # {batch size: arm}, see `_NEW_ARM`
             # If `early_stop` is `spent`, also "lowest", the lowest cost of any finished run.
         }
@@ -87,28 +85,22 @@ class ZeusPolicy:
         candidates = [b for b in state["candidates"] if b in usable]
         if not candidates:
             raise NoBatchSizeLeft
-        passed = passed_over(state)
-        unusable = set(spec.batch_sizes).difference(usable)
-        skipped = unusable.union(passed)
         if not _sampling(spec, state):
-            pending = _pending(state, skipped)
-            if pending is None:  # what is left of the round is skipped
-                best = self.best_batch_size(spec, state, hardware)
-                if best is not None and best not in skipped:
-                    return Choice(best, "exploit")
-                pending = _pending(state, unusable)
+            pending = _pending(state, usable)
             if pending is None:  # what is left of the round is unusable
+                best = self.best_batch_size(spec, state, hardware)
+                if best is not None and best in usable:
+                    return Choice(best, "exploit")
                 left = [b for b in candidates if _alive(state, b)]
                 if not left:
                     raise NoBatchSizeLeft
                 return Choice(min(left, key=lambda b: abs(b - state["start"])), "concurrent")
             if str(pending) in state["exploring"]:
                 return Choice(
-                    self._while_exploring(spec, state, hardware, pending, skipped), "concurrent"
+                    self._while_exploring(spec, state, hardware, pending, usable), "concurrent"
                 )
             return Choice(pending, "explore")
 
-        candidates = [b for b in candidates if b not in passed] or candidates
         needed = _explorations_needed(spec)
         short = [b for b in candidates if _arm(state, b)["count"] < needed]
         free = [
@@ -118,7 +110,7 @@ class ZeusPolicy:
             return Choice(int(rng.choice(free)), "explore")
         if short:
             return Choice(
-                self._while_exploring(spec, state, hardware, short[0], skipped), "concurrent"
+                self._while_exploring(spec, state, hardware, short[0], usable), "concurrent"
             )
         draws = [rng.normal(*_posterior(spec, _arm(state, b))) for b in candidates]
         return Choice(candidates[int(np.argmax(draws))], "exploit")
@@ -152,7 +144,9 @@ class ZeusPolicy:
             if converged and str(batch_size) not in state["tried"]:
                 state = {**state, "costs": {**state["costs"], str(batch_size): cost}}
             state = {**state, "tried": {str(batch_size): converged, **state["tried"]}}
-        while not _sampling(spec, state) and state["candidates"] and _pending(state) is None:
+        while not _sampling(spec, state) and (candidates := state["candidates"]):
+            if _pending(state, candidates) is not None:
+                break
             state = _next_round(state)
         if not state["candidates"]:
             # Sample those that were given up, or converged only after all others had failed.
@@ -193,14 +187,14 @@ class ZeusPolicy:
 
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """Mean cost and its standard error for every batch size."""
-        estimates, passed = [], passed_over(state)
+        estimates = []
         for batch_size in spec.batch_sizes:
             arm = _arm(state, batch_size)
             count, failure = arm["count"], arm["failure"] or "pruned"
             alive = batch_size in state["candidates"] and _alive(state, batch_size)
             mean = arm["mean"] if count else None
             spread = math.sqrt(arm["m2"] / count / count) if count > 1 else None
-            status = passed.get(batch_size, "alive") if alive else failure
+            status = "alive" if alive else failure
             estimates.append(ArmEstimate(batch_size, count, mean, spread, status))
         return estimates
 
@@ -210,13 +204,13 @@ class ZeusPolicy:
         state: State,
         hardware: Hardware,
         pending: int,
-        skipped: Container[int],
+        usable: Container[int],
     ) -> int:
         best = self.best_batch_size(spec, state, hardware)
-        if best is not None and best not in skipped:
+        if best is not None and best in usable:
             return best
         default = spec.default_batch_size
-        free = default in state["candidates"] and _alive(state, default) and default not in skipped
+        free = default in state["candidates"] and _alive(state, default) and default in usable
         return default if free else pending
 
     def _cost_of_failure(self, spec: JobSpec, state: State, observation: Observation) -> float:
@@ -236,8 +230,8 @@ def _sampling(spec: JobSpec, state: State) -> bool:
     return bool(state["round"] > spec.num_pruning_rounds)
 
 
-def _pending(state: State, passed: Container[int] = ()) -> int | None:
-    """The batch size that the round tries next, beyond those passed over; None at its end."""
+def _pending(state: State, usable: Container[int]) -> int | None:
+    """The usable batch size that the round tries next; None at its end."""
     down = [b for b in reversed(state["candidates"]) if b <= state["start"]]
     up = [b for b in state["candidates"] if b > state["start"]]
     for direction in (down, up):
@@ -245,7 +239,7 @@ def _pending(state: State, passed: Container[int] = ()) -> int | None:
             converged = state["tried"].get(str(batch_size))
             if converged is False:
                 break
-            if converged is None and batch_size not in passed:
+            if converged is None and batch_size in usable:
                 return int(batch_size)
     return None
 

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session, undefer
 
 from zeus_service import counters
-from zeus_service.bandit import fold, reasons
+from zeus_service.bandit import fold, inconclusive, reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
@@ -71,7 +71,7 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
 _JOB = (
     select(Job)
     .where(Job.job_id == bindparam("job_id"))
-    .options(undefer(Job.state), undefer(Job.ledger))
+    .options(undefer(Job.state), undefer(Job.inconclusive), undefer(Job.ledger))
 )
 # What the session read before the lock is older than the row.
 _LOCKED_JOB = _JOB.with_for_update(key_share=True, of=Job).execution_options(populate_existing=True)
@@ -126,6 +126,7 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
         job_id=spec.job_id,
         spec=spec.model_dump(mode="json"),
         state=policy_of(spec).initial_state(spec),
+        inconclusive={},
         trials=trials,
         sequence=0,
         created_at=unix_now(),
@@ -183,7 +184,7 @@ def usual_host_load(session: Session, trial: Trial) -> float | None:
 
 def history(session: Session, job: Job) -> Sequence[Any]:
     """Read what is replayed of a job's trials: in the order of their ends, then the running."""
-    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "counted", "era")
+    names = ("trial_number", "batch_size", "hardware", "why", "outcome", "era")
     measured = ("epoch", "cost", "energy_j", "time_s", "power_limit_w", "default_power_limit_w")
     columns = (getattr(Trial, name) for name in (*names, *measured))
     query = select(*columns).where(Trial.job_key == job.key)
@@ -204,7 +205,8 @@ def has_taught_nothing(session: Session, job: Job, spec: JobSpec) -> bool:
 
 
 def _has_learned(job: Job, spec: JobSpec) -> bool:
-    return job.completed_baselines > 0 or fold.has_results(spec, job.state)
+    initial = policy_of(spec).initial_state(spec)
+    return job.completed_baselines > 0 or job.state != initial
 
 
 def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = False) -> None:
@@ -279,7 +281,8 @@ def end(
     job.sequence += 1
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
-    job.state, trial.counted = fold.end(spec, job.state, trial)
+    job.state = fold.end(spec, job.state, trial)
+    job.inconclusive = inconclusive.after(job.inconclusive, trial.batch_size, outcome)
     if outcome in ("converged", "completed"):
         job.failures = 0
     elif outcome != "withdrawn":

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit import fold, learned_target
+from zeus_service.bandit import fold, inconclusive, learned_target
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
@@ -35,7 +35,8 @@ class Replay:
         self.ledger: dict[str, Any] = {}
         self.eras: list[Era] = []
         self.era_of: dict[int, int | None] = {}
-        self.state, self.counted = fold.replay(spec, rows)
+        self.state = fold.replay(spec, rows)
+        self.inconclusive = inconclusive.after_all(rows)
         for trial in rows:
             if trial.outcome is not None:
                 self.ledger, self.eras, self.era_of[trial.trial_number] = record(
@@ -44,39 +45,29 @@ class Replay:
 
     def store(self, session: Session, job: Job, spec: JobSpec) -> bool:
         """Store it for a locked job; return whether that changed nothing but eras and rounding."""
-        same = self.state == job.state
-        job.state = self.state
+        same = (self.state, self.inconclusive) == (job.state, job.inconclusive)
+        job.state, job.inconclusive = self.state, self.inconclusive
         jobs.summarize(job, spec)
         same &= savings.replace(session, job, self.ledger, self.eras)
-        for row, counts in zip(self.rows, self.counted, strict=True):
-            same &= row.counted == counts
-            values = {"counted": counts, "era": self.era_of.get(row.trial_number)}
-            if (row.counted, row.era) != tuple(values.values()):
+        for row in self.rows:
+            era = self.era_of.get(row.trial_number)
+            if row.era != era:
                 this = Trial.job_key == job.key, Trial.trial_number == row.trial_number
-                session.execute(update(Trial).where(*this).values(values))
+                session.execute(update(Trial).where(*this).values(era=era))
         job.updated_at = unix_now()  # pages are rendered again
         return same
 
 
 def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take back the end of a trial, which has no result, in a locked job: it runs again.
-
-    If such an end of its batch size has counted as a result, the job is replayed, since that may
-    have depended on this end: one in some hundred ends, at most.
-    """
+    """Take back the end of a trial, which has no result, in a locked job: it runs again."""
     others = [row for row in jobs.history(session, job) if row.trial_number != trial.trial_number]
-    counted = trial.counted or any(
-        row.counted and row.batch_size == trial.batch_size for row in others
-    )
     savings.take_back(session, job, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
-    trial.reason, trial.counted = "", False
+    trial.reason = ""
     job.sequence += 1
-    if counted:
-        _replay(session, job, spec)
-    else:
-        job.failures = _failures(others)
-        job.state = fold.revive(spec, job.state, trial, others)
+    job.failures = _failures(others)
+    job.state = fold.begin(spec, job.state, trial)
+    job.inconclusive = inconclusive.after_all(others)
     job.updated_at = unix_now()
 
 

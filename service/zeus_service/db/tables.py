@@ -106,6 +106,8 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     early-stopping threshold in joules."""
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""
+    inconclusive: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
+    """Counts of ends without a result: see `bandit.inconclusive`."""
     ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
 
@@ -141,8 +143,6 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     start_cost_bound: Mapped[float | None]
     outcome: Mapped[str | None] = mapped_column(sa.String(32))
     """Null while it runs."""
-    counted: Mapped[bool]
-    """Whether it ended without a result, and that counted as one: see `bandit.inconclusive`."""
     reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     started_seq: Mapped[int]
     ended_seq: Mapped[int | None]

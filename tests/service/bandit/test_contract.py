@@ -204,34 +204,26 @@ histories = st.lists(
 def test_the_state_depends_on_the_order_of_ends_alone(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
-    """Up to four trials at once, and trials that run again although they had ended.
-
-    A trial whose end counted as a result runs again only by a replay of its job, so it stays here.
-    """
+    """Up to four trials at once, and trials that run again although they had ended."""
     job = job.model_copy(update={"policy": policy.name})
     state = policy.initial_state(job)
     running: list[PastTrial] = []
-    ended: list[tuple[PastTrial, bool]] = []  # and whether an end without a result counted as one
+    ended: list[PastTrial] = []
     for number, (move, which, outcome, cost, hardware) in enumerate(moves):
         if move == "end" and running:
             trial = running.pop(which % len(running))
             trial.outcome, trial.cost = outcome, cost
-            state, counts = fold.end(job, state, trial)
-            ended.append((trial, counts))
+            state = fold.end(job, state, trial)
+            ended.append(trial)
         elif move == "revive":
-            counted = {trial.batch_size for trial, counts in ended if counts}
-            resumable = [
-                pair
-                for pair in ended
-                if pair[0].outcome in RESUMABLE and pair[0].batch_size not in counted
-            ]
+            resumable = [trial for trial in ended if trial.outcome in RESUMABLE]
             if not resumable or len(running) == 4:
                 continue
-            pair = resumable[which % len(resumable)]
-            ended = [each for each in ended if each[0] is not pair[0]]  # others may be equal
-            state = fold.revive(job, state, pair[0], [trial for trial, _ in ended])
-            pair[0].outcome = None
-            running.append(pair[0])
+            trial = resumable[which % len(resumable)]
+            ended = [each for each in ended if each is not trial]  # others may be equal
+            trial.outcome = None
+            state = fold.begin(job, state, trial)
+            running.append(trial)
         elif len(running) < 4:
             try:
                 control = move == "control"
@@ -240,9 +232,7 @@ def test_the_state_depends_on_the_order_of_ends_alone(
                 continue
             running.append(PastTrial(choice.batch_size, choice.why, hardware=hardware))
             state = fold.begin(job, state, running[-1])
-    replayed, counts_of = fold.replay(job, [*(trial for trial, _ in ended), *running])
-    assert replayed == state
-    assert counts_of == [*(counts for _, counts in ended), *(False for _ in running)]
+    assert fold.replay(job, [*ended, *running]) == state
 
 
 class Perturbed(np.ndarray):
@@ -301,7 +291,7 @@ def states(job: JobSpec, trials: list[PastTrial]) -> list[State]:
     state, found = POLICIES[job.policy or ""].initial_state(job), []
     for trial in trials:
         begun = fold.begin(job, state, trial)
-        state, _ = fold.end(job, begun, trial)
+        state = fold.end(job, begun, trial)
         found += [begun, state]
     return found
 

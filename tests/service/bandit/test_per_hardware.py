@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from service.bandit.test_contract import moves, specs
-from service.jobs import HARDWARE, OTHER, next_choice, observation, spec
-from zeus_service.bandit import inconclusive
+from service.jobs import HARDWARE, OTHER, next_choice, observation
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
@@ -51,13 +50,3 @@ def test_two_kinds_of_hardware_in_turn_are_as_two_jobs(
             running.append((choice, hardware))
     for hardware, state in alone.items():
         assert shown(policy, job, both, hardware) == shown(policy, job, state, hardware)
-
-
-def test_the_counts_of_ends_without_a_result_are_of_the_job() -> None:
-    policy, job = POLICIES["zeus"], spec(batch_sizes=[8, 16], default_batch_size=8)
-    state = policy.initial_state(job)
-    for _ in range(inconclusive.IN_A_ROW):
-        state = inconclusive.after(state, 8, "errored")
-    for hardware in (HARDWARE, OTHER):
-        rng = np.random.default_rng(0)
-        assert next_choice(policy, job, state, rng, hardware) == Choice(16, "explore")

@@ -68,4 +68,4 @@ def test_a_choice_is_explained_by_what_is_known_of_its_batch_size(
     best = 32 if CHEAP in arms else None
     monkeypatch.setattr(type(policy), "describe", lambda *_: arms)
     monkeypatch.setattr(type(policy), "best_batch_size", lambda *_: best)
-    assert reasons.reason(spec(), {}, HARDWARE, choice) == text
+    assert reasons.reason(spec(), {}, HARDWARE, choice, {}) == text
