@@ -12,6 +12,7 @@ from service.db.races import just_before, on_servers
 from service.jobs import HARDWARE, LEARNING, let_leases_expire, register
 from service.jobs import report as report_of
 from zeus_service import maintenance, optimizer
+from zeus_service.api import messages
 from zeus_service.bandit import stopping
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.bandit.registry import POLICIES, policy_of
@@ -147,7 +148,8 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
     fourth = start(policy=policy)
     assert fourth.batch_size == {"zeus": 16, "information_directed": 64}[policy]
     assert "skips 32: no result in 3 trials" in fourth.start_reason
-    arms = {arm.batch_size: arm.status for arm in estimates()}
+    described = messages.Job.with_estimates(*optimizer.describe_job("job"))
+    arms = {arm.batch_size: arm.status for arm in described.hardware[0].arms}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}
     report(1)  # the first trial is resumed
     assert "32" not in start(policy=policy).start_reason

@@ -18,10 +18,8 @@ from service.jobs import spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
-from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.inconclusive import passed_over
 from zeus_service.bandit.policy import Moments
-from zeus_service.bandit.registry import policy_of
-from zeus_service.db.jobs import specification
 
 numbers = itertools.count()
 
@@ -101,10 +99,7 @@ class Both:
     def end(self, trial: dict[str, Any]) -> None:
         assert self.ours.patch("/trials", json=trial).status_code == 200
         self.theirs.end(self.their_trials[trial["trial_number"]])
-        job = optimizer.get_job(self.job_id)
-        spec, hardware = specification(job), Hardware.of(job.hardware[-1])
-        arms = policy_of(spec).describe(spec, job.state, hardware)
-        self.has_passed_over |= any(arm.status == "interrupted" for arm in arms)
+        self.has_passed_over |= bool(passed_over(optimizer.get_job(self.job_id).inconclusive))
 
     def run(self, trial: dict[str, Any], epochs: list[tuple[float, float, float]]) -> None:
         """Train as Zeus's client does, up to the exit of its process."""
