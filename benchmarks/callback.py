@@ -150,10 +150,10 @@ def main() -> None:
     add("import zeus_lightning, after import lightning", "ms", "50 ms", import_ms())
     batch_size = ZeusBSOCallback("http://127.0.0.1:1")
     power = ZeusPowerLimitCallback()  # as it is when profiling is over
-    add("ZeusBSOCallback's hooks for one training batch", "us", "5 us", per_batch_us(batch_size))
-    add("ZeusPowerLimitCallback's hooks for one training batch", "us", "5 us", per_batch_us(power))
+    add("ZeusBSOCallback's hooks for one training batch", "µs", "5 µs", per_batch_us(batch_size))
+    add("ZeusPowerLimitCallback's hooks for one training batch", "µs", "5 µs", per_batch_us(power))
     energy = ZeusEnergyCallback()
-    add("ZeusEnergyCallback's hooks for one training batch", "us", "5 us", per_batch_us(energy))
+    add("ZeusEnergyCallback's hooks for one training batch", "µs", "5 µs", per_batch_us(energy))
     with (
         tempfile.TemporaryDirectory() as folder,
         service(HERE, None, 0.0, Path(folder), 2) as local,

@@ -101,7 +101,7 @@ def lucky_run(rng: np.random.Generator, seed: int) -> Workload:
     return _with_first_run(made, list(made.settings)[best + steps], 0.5, seed)
 
 
-def dear_first_run(rng: np.random.Generator, seed: int) -> Workload:
+def costly_first_run(rng: np.random.Generator, seed: int) -> Workload:
     """The first run of the default takes five times as many epochs; the default is best or next."""
     best = int(rng.integers(1, 6))
     made = _job(rng, 0.2 * np.abs(np.arange(7) - best), default=best - int(rng.integers(2)))
@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Workload]] = {
         farther_valley,
         default_never,
         lucky_run,
-        dear_first_run,
+        costly_first_run,
         becomes_cheap,
     )
 }

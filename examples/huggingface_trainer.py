@@ -1,4 +1,4 @@
-"""A recurring job of HuggingFace's Trainer; each run is one recurrence.
+"""A recurring job of Hugging Face's Trainer; each run is one recurrence.
 
 A small BERT learns whether a sequence contains a token; it is made from a configuration, so that
 nothing is downloaded. Several processes: `torchrun --nproc-per-node=2`. A run that was killed goes

@@ -83,8 +83,8 @@ def reset_power_limits() -> None:
     cannot be restored.
     """
     failed = False
-    for uuid, finished, message in restore_all():
-        click.echo(message if finished else f"GPU {uuid}: {message}")
+    for _, finished, message in restore_all():
+        click.echo(message)
         failed |= not finished
     if not failed:
         click.echo(f"Nothing is left to restore (looked in {records_folder()}).")

@@ -24,7 +24,7 @@ def fit(
 
     A trial has failed if `Trainer.fit` raises `ZeusTrialFailed`, runs out of memory, has too few
     batches in an epoch, or returns after a failure with `raise_on_failure=False`. Any other error
-    is raised. A control trial or a baseline that fails is not retried: it would be the same again.
+    is raised. A control trial or a baseline that fails is not retried: it would fail again.
 
     Args:
         make_trainer: Makes a Trainer with a new `ZeusBSOCallback`.

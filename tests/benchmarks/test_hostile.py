@@ -51,7 +51,7 @@ def test_the_far_edge_is_four_octaves_from_the_default() -> None:
 
 
 def test_the_first_run_is_by_luck_cheap_or_dear() -> None:
-    for each in of_kind("dear_first_run"):
+    for each in of_kind("costly_first_run"):
         size = each.workload.default_batch_size
         assert first_run(each, size) > 4 * sorted(each.workload.settings[size].target_epochs)[50]
     for each in of_kind("lucky_run"):

@@ -201,7 +201,7 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "
         f"{data.__name__} has batches of 8; build loaders on each call with "
-        "batch_size=self.batch_size"
+        "self.batch_size"
     ) in str(error)
     assert outcomes(service.url, job) == ["withdrawn"]
 

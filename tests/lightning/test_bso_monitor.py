@@ -84,8 +84,8 @@ def test_a_metric_may_be_missing_in_the_sanity_check(
 @pytest.mark.parametrize(
     ("module", "data", "monitor", "logged"),
     [
-        (LogsPerLoader, TwoLoaders, "val_acc", ".'val_acc/dataloader_idx_0', "),
-        (Net, Data, "accuracy", ".'train_loss', 'val_acc'"),
+        (LogsPerLoader, TwoLoaders, "val_acc", ".*'val_acc/dataloader_idx_0', .*"),
+        (Net, Data, "accuracy", r"\['train_loss', 'val_acc'\]"),
     ],
 )
 def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
@@ -96,7 +96,7 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     logged: str,
 ) -> None:
     callback, steps = zeus(service.url, monitor=monitor), Steps()
-    message = f"monitor is '{monitor}', but the metrics logged so far are {logged}"
+    message = f"monitor is '{monitor}', but only {logged} were logged"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(callback, steps).fit(module(), data())
     assert steps.count == 8
@@ -161,7 +161,7 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     job, steps = new_job(), Steps()
     callback = zeus(service.url, job_id=job, monitor=None)
     with pytest.raises(
-        ZeusConfigError, match=r"pass monitor='val_acc' or monitor='val_loss' to ZeusBSOCallback$"
+        ZeusConfigError, match=r"pass monitor='val_acc' or 'val_loss' to ZeusBSOCallback$"
     ):
         trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
     assert steps.count == (0 if sanity else 8)

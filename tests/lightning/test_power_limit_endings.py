@@ -113,7 +113,7 @@ def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
     callback, net, warned = fit(fake_gpus, lose)
     assert net.limits_w[-1] == gpu.limit_mw / 1000 != 250
     assert callback.limit_w is None
-    ended = [text for text in warned if "no power limit chosen" in text]
+    ended = [text for text in warned if "no power limit was chosen" in text]
     assert len(ended) == 1
     in_force = f"but not at the initial limit: {gpu.limit_mw // 1000} W on rank 0"
     assert f"training continues, {in_force}" in ended[0]
@@ -147,7 +147,7 @@ def test_a_limit_changed_by_someone_else_again_and_again_ends_profiling(
     callback, net, warned = fit(fake_gpus, AfterStep(10, by_hand, each=True), step_w=100)
     assert callback.limit_w is None
     assert "changed by someone else after process" in warned[-2]  # it was set later
-    assert "no power limit chosen: someone else changed" in warned[-1]
+    assert "no power limit was chosen: someone else changed" in warned[-1]
     assert "but not at the initial limit: 111 W on rank 0" in warned[-1]
     assert gpu.limit_mw == 111_000
     assert len(net.limits_w) == 200
@@ -160,7 +160,7 @@ def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     callback, net, warned = fit(fake_gpus, refuse, step_w=100)
     assert callback.limit_w is None
     assert ["could not be set" in text for text in warned] == [True, True, True, False, True]
-    assert "cannot set a power limit of 250 W" in warned[3]
+    assert "cannot set a limit of 250 W" in warned[3]
     assert "; run `zeus-lightning reset-power-limits`" in warned[3]
     assert "a GPU's power limit could not be set (3 times while measuring 200 W)" in warned[4]
     assert len(net.limits_w) == 200
@@ -192,7 +192,7 @@ def test_a_gpu_lost_during_a_window_ends_profiling_and_training_continues(
     assert callback.profile is None
     assert re.search(r"discarded the measurement at \d+ W: a GPU was lost", warned[0])
     assert "; run `zeus-lightning reset-power-limits`" in warned[1]
-    assert "no power limit chosen: a GPU was lost" in warned[2]
+    assert "no power limit was chosen: a GPU was lost" in warned[2]
     assert len(warned) == 3
 
 
@@ -204,7 +204,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_one_clear_error(
             gpu.lose()
 
     steps: list[int] = []
-    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; check `dmesg`"):
+    with pytest.raises(ZeusPowerError, match=rf"{gpu.uuid} .*: GPU is lost; reset the GPU"):
         fit(fake_gpus, LosesIt(), AfterStep(1, lambda: steps.append(1)))
     assert steps == []
 

@@ -236,7 +236,7 @@ def test_a_trial_that_is_given_up_leaves_a_loop_that_ends_at_the_target(
         assert not run.report(0.1).stop
         assert run.trial is not None
         BSOClient(service.url).end_trial(run.trial, "withdrawn", "it was ended from outside")
-        with pytest.warns(UserWarning, match="training continues, but does not count"):
+        with pytest.warns(UserWarning, match="training continues without reports"):
             assert train(run, 0.1, 0.1, 0.9, 0.9) == 3
     assert run.outcome == "errored"
     assert outcomes(service.url, job) == ["withdrawn"]

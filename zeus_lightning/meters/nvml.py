@@ -15,13 +15,13 @@ _NO_DRIVER = (
     "install or load the NVIDIA driver, so that `nvidia-smi` works (containers need `--gpus all`)"
 )
 _NO_SUCH_GPU = (
-    "name one that `nvidia-smi -L` lists, as in meter='nvml:0'; for a MIG slice, name its GPU"
+    "name one that `nvidia-smi -L` lists (for a MIG slice, its GPU), as in meter='nvml:0'"
 )
 _NOT_SUPPORTED = 'MIG slices and some virtual GPUs do not report it; use meter="cpu-estimate"'
 _NO_LIMIT = "MIG slices and some laptops have none"
 _TO_READ = "give this user read and write access to /dev/nvidia*"
 _TO_SET = "run as root or with CAP_SYS_ADMIN, or use zeusd"
-_GPU_FAILED = "check `dmesg`, then reset the GPU with `nvidia-smi --gpu-reset` or restart the host"
+_GPU_FAILED = "reset the GPU with `nvidia-smi --gpu-reset`, or restart the host"
 _REMEDIES = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_DRIVER,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: _NO_DRIVER,
@@ -124,7 +124,7 @@ class _NvidiaGpu(Gpu):
             return int(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle))
 
     def set_limit_mw(self, limit_mw: int) -> None:
-        doing = f"set a power limit of {limit_mw / 1000:g} W on {self}"
+        doing = f"set a limit of {limit_mw / 1000:g} W on {self}"
         with _explained(doing, permission=_TO_SET, not_supported=_NO_LIMIT):
             pynvml.nvmlDeviceSetPowerManagementLimit(self._handle, limit_mw)
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 
 import torch
@@ -69,7 +69,7 @@ class Gpus:
                 )
             for uuid in self._meter.devices:
                 self._limits.append(GpuLimit(uuid, zeusd))
-            check_ranges({limit.uuid: (limit.min_w, limit.max_w) for limit in self._limits})
+            check_ranges((limit.min_w, limit.max_w) for limit in self._limits)
             close_on_error.pop_all()
         first = self._limits[0]
         self.device_model = self._meter.device_model
@@ -187,14 +187,15 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
             )
 
 
-def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
+def check_ranges(ranges_w: Iterable[tuple[float, float]]) -> None:
     """Raise a `ZeusConfigError` if the GPUs have different ranges: all are set to the same limit.
 
     Args:
-        ranges_w: Lowest and highest settable limit, by a name for the message.
+        ranges_w: Lowest and highest settable limit of each GPU.
     """
-    if len(set(ranges_w.values())) > 1:
-        listed = ", ".join(f"{who}: {low:g} to {high:g} W" for who, (low, high) in ranges_w.items())
+    different = sorted(set(ranges_w))
+    if len(different) > 1:
+        listed = ", ".join(f"{low:g} to {high:g} W" for low, high in different)
         raise ZeusConfigError(
             f"the GPUs have different power-limit ranges ({listed}); train on GPUs of one model"
         )

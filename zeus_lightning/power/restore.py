@@ -154,7 +154,7 @@ def restore_all(uuids: Collection[str] | None = None) -> Iterator[tuple[str, boo
             cause = error.fields["cause"]
             missing = cause in ("gpu_lost", "driver")
             remedy = f"; if this GPU is gone for good, delete {path}" if missing else ""
-            yield path.stem, cause == "in_use", error.message + remedy
+            yield path.stem, cause == "in_use", (error.fact if missing else error.message) + remedy
         except OSError as error:
             yield path.stem, False, str(error)
 
@@ -249,7 +249,7 @@ def _open_locked(path: Path) -> int:
             except BlockingIOError:
                 owner = Record.from_json(os.pread(fd, _RECORD_BYTES, 0))
                 if owner is not None and owner.pid == os.getpid():
-                    remedy = "use one search in a process"
+                    remedy = "use one search per process"
                 else:
                     remedy = "wait for it to end"
                 raise ZeusPowerError(

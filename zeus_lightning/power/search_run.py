@@ -115,7 +115,7 @@ class PowerSearch:
             assert self._gpus is not None
             check_own(gather(strategy, self._gpus.uuids))
             ranges = gather(strategy, (self._gpus.min_w, self._gpus.max_w))
-            check_ranges({f"rank {rank}": (low, high) for rank, (low, high) in enumerate(ranges)})
+            check_ranges(ranges)
             power_limits(*ranges[0], self._settings.step_w)  # raises for a wrong step_w
             self._sets_limits = (
                 self._apply
@@ -268,7 +268,8 @@ class PowerSearch:
                 case Done(limit_w, reason):
                     self.profiler = None
                     if limit_w is None:
-                        rank_zero_warn(f"zeus: no power limit chosen: {reason}; {self._restore()}")
+                        at = self._restore()
+                        rank_zero_warn(f"zeus: {at}, since no power limit was chosen: {reason}")
                     elif self._sets_limits:
                         self._finish(profiler, limit_w)
 
@@ -285,7 +286,7 @@ class PowerSearch:
             ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
             rank_zero_warn(
                 f"zeus: discarded the measurement at {limit_w} W: "
-                f"{DESCRIPTIONS[merged.disturbance]} (rank {', '.join(ranks)})"
+                f"{DESCRIPTIONS[merged.disturbance]} (rank {' and '.join(ranks)})"
             )
         self._do(profiler, actions)
 
@@ -319,7 +320,7 @@ class PowerSearch:
         if ranks:
             rank_zero_warn(
                 f"zeus: the power limit of {limit_w} W cannot be set on rank "
-                f"{', '.join(ranks)}; {self._restore()}"
+                f"{' and '.join(ranks)}; {self._restore()}"
             )
             return
         self.limit_w = limit_w

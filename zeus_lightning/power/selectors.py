@@ -123,8 +123,8 @@ def parse_selector(selector: str | Selector) -> Selector:
         if isinstance(selector, Selector):
             return selector
         raise ZeusConfigError(
-            f"selector is {selector!r}, which lacks a name or select(points, inputs); "
-            f"pass one of {SELECTORS}, or a selector object"
+            f"selector is a {type(selector).__name__}, which lacks a name or select(points, "
+            f"inputs); pass one of {SELECTORS}, or a selector object"
         )
     etas = {"energy": 1.0, "time": 0.0, "zeus-cost": None}
     if selector in etas:

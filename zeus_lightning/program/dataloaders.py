@@ -79,7 +79,7 @@ def check_loaders(
         )
     raise ZeusConfigError(
         f"the callback set {attribute} to {batch_size} per device, but the {origin} has batches "
-        f"of {sizes[0]}; build loaders on each call with batch_size=self.{attribute}, or pass "
+        f"of {sizes[0]}; build loaders on each call with self.{attribute}, or pass "
         "batch_arg_name=..."
     )
 

@@ -76,8 +76,7 @@ def too_short_schedule(trainer: Trainer, batch_size: int) -> str | None:
         ):
             return (
                 f"OneCycleLR ends after {scheduler.total_steps} steps, but with batch size "
-                f"{batch_size} this run takes {steps}; create it with "
-                "total_steps=trainer.estimated_stepping_batches"
+                f"{batch_size} this run takes {steps}"
             )
     return None
 

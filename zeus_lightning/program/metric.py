@@ -50,9 +50,8 @@ def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
             "validation"
         )
     return ZeusConfigError(
-        f"monitor is {monitor!r}, but the metrics logged so far are "
-        f"{sorted(trainer.callback_metrics)}; call self.log({monitor!r}, ..., "
-        "on_epoch=True) in each validation, or monitor one of these"
+        f"monitor is {monitor!r}, but only {sorted(trainer.callback_metrics)} were logged; log it "
+        "with on_epoch=True in each validation, or monitor one of these"
     )
 
 
@@ -71,10 +70,10 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
             "on_epoch=True), and pass monitor=NAME to ZeusBSOCallback"
         )
     mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in offered}
-    choices = " or ".join(f"monitor={name!r}{mode[name]}" for name in offered)
+    choices = " or ".join(f"{name!r}{mode[name]}" for name in offered)
     return ZeusConfigError(
-        "no metric to monitor: no EarlyStopping or ModelCheckpoint of the Trainer names one; "
-        f"pass {choices} to ZeusBSOCallback"
+        "no metric to monitor: no EarlyStopping or ModelCheckpoint names one; "
+        f"pass monitor={choices} to ZeusBSOCallback"
     )
 
 

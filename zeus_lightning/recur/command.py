@@ -64,8 +64,8 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    A failed batch size is followed at once by another. The same command continues later with what
-    was learned. Example: zeus-lightning recur -- python train.py
+    If a batch size fails, another is tried at once. Rerunning the command continues from what was
+    learned. Example: zeus-lightning recur -- python train.py
     """
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")

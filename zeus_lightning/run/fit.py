@@ -185,7 +185,8 @@ class Fit:
         short = on_rank_zero(self._strategy, lambda: too_short_schedule(self.trainer, size))
         if short is not None and size != record.job.default_batch_size:
             self._misfit = short
-            raise ZeusConfigError(short)
+            remedy = "create it with total_steps=trainer.estimated_stepping_batches"
+            raise ZeusConfigError(f"{short}; {remedy}")
 
     def _start_measuring(self) -> None:
         self.check_loaders()
@@ -316,8 +317,7 @@ class Fit:
             return
         reason = (
             f"the {sizes.loader_origin(self.trainer, self.module)} has no full batch of "
-            f"{record.trial.batch_size // self._share} samples (drop_last=True drops partial "
-            "batches), so nothing was trained"
+            f"{record.trial.batch_size // self._share} samples, so nothing was trained"
         )
         has_failed = record.trial.batch_size != record.job.default_batch_size
         self.run.end("not_converged" if has_failed else "errored", reason)

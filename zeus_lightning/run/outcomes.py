@@ -83,17 +83,22 @@ def is_trial_failure(exception: BaseException) -> bool:
 
 
 def reason_of(exception: BaseException) -> str:
-    """The class and message of an exception, or SIGTERM, as text that can be sent and stored."""
+    """The class and message of an exception, or SIGTERM, as text that can be sent and stored.
+
+    Of torch's error that a device is out of memory, only the first sentence.
+    """
     text = type(exception).__name__
     if isinstance(exception, SystemExit) and (
         text == "SIGTERMException" or exception.code == 128 + signal.SIGTERM
     ):
         return "by SIGTERM"
+    process = ""
     if isinstance(exception, ProcessRaisedException):
-        text = f"{_last_error(exception.msg)} (in process {exception.error_index})"
+        text, process = _last_error(exception.msg), f" (in process {exception.error_index})"
     else:
         with suppress(Exception):  # a broken __str__ is not what ended the run
             text = f"{text}: {exception}".removesuffix(": ")  # KeyboardInterrupt has no message
+    text = text.partition(". Tried to allocate ")[0] + process
     return text.encode("utf-8", "replace").decode().replace("\0", " ")[:MAX_REASON]
 
 

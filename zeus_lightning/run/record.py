@@ -131,7 +131,10 @@ class TrialRecord:
         elif not math.isfinite(self.spent.energy_j):
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
-            problem = f"which ran on {self.hardware}, not {hardware}"
+            now = asdict(hardware)
+            known = asdict(self.hardware).items()
+            differ = ", ".join(f"{k} {v!r}, not {now[k]!r}" for k, v in known if v != now[k])
+            problem = f"which ran on other hardware ({differ})"
         elif status is None or status.generation != self.trial.generation:
             problem = "which this service does not have (a deleted job, or another service's URL)"
         elif status.outcome not in RESUMABLE:

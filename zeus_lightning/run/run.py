@@ -345,7 +345,7 @@ class Run:
                 f"zeus: the trial's end ({outcome}) could not be reported: {error.message}"
             )
             if _refused(error):
-                answered = f"but the service answered: {error.message}"
+                answered = "but the service refused the report"
         if outcome == "diverged":  # certain without the service
             return end
         unreached = f"and the service could not be reached (reports not sent: {len(record.unsent)})"
@@ -353,7 +353,7 @@ class Run:
 
     def _give_up(self, reason: str, *, end: bool) -> Decision:
         """Stop reporting while training continues, so that nothing is learned from this run."""
-        rank_zero_warn(f"zeus: {reason}; training continues, but does not count")
+        rank_zero_warn(f"zeus: training continues without reports: {reason}")
         assert self.record is not None
         self.record.unsent.clear()
         if end:

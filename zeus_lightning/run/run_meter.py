@@ -63,12 +63,12 @@ def check_models(claims: Sequence[Claim]) -> None:
     """Raise a `ZeusConfigError` if ranks measure different models, or with different meters."""
     ranks: dict[str, list[str]] = {}
     for rank, claim in enumerate(claims):
-        ranks.setdefault(f"{claim.model} by {claim.meter}", []).append(str(rank))
+        ranks.setdefault(f"{claim.model} ({claim.meter})", []).append(str(rank))
     if len(ranks) > 1:
-        listed = " and ".join(f"{model} on rank {', '.join(at)}" for model, at in ranks.items())
+        listed = ", ".join(f"{model} on rank {' and '.join(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
-            f"the ranks measure different devices, whose costs cannot be compared: {listed}; train "
-            "on devices of one model with one meter"
+            f"the ranks' devices or meters differ: {listed}; train on devices of one model with "
+            "one meter"
         )
 
 

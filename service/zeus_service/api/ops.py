@@ -174,9 +174,7 @@ class _Database(Collector):
             ("zeus_bso_carbon_intensity_grams_per_kwh", config.carbon_intensity),
         ):
             if value is not None:
-                yield GaugeMetricFamily(
-                    name, "The value of the service's setting of the same name.", value
-                )
+                yield GaugeMetricFamily(name, "The value of the service's setting.", value)
 
 
 def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:

@@ -39,7 +39,7 @@ def reason(
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "runs to completion, as without Zeus; "
+        "baseline": "trains to completion, as without Zeus; "
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
     if not passed or choice.batch_size in passed:  # then all are

@@ -94,8 +94,12 @@ def decide(
         outcome, reason = "converged", f"the target of {spec.target_metric:.6g} is reached"
     elif past_bound and (spent or report.epoch < spec.max_epochs):
         outcome = "early_stopped"
-        when = "so far" if spent else "by the next report"
-        reason = f"a cost of {energy(judged)} {when} exceeds the threshold of {energy(cost_bound)}"
+        what = (
+            f"{energy(judged)} so far"
+            if spent
+            else f"an expected {energy(judged)} by the next report"
+        )
+        reason = f"{what} exceeds the threshold of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         reason = (

@@ -39,8 +39,8 @@ FIGURES: dict[str, tuple[str, str]] = {
     ),
     "regret": (
         "Cumulative regret",
-        "What all runs, including failed ones, cost beyond what those that converged would have "
-        "cost with the best batch size.",
+        "What all runs cost, minus what the converged runs would have cost with the best batch "
+        "size.",
     ),
     "power": ("Power limits", "Energy and time per training batch, by the GPU's power limit."),
 }

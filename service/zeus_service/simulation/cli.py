@@ -81,7 +81,7 @@ _POLICY = click.Choice(list(POLICIES))
 @click.option(
     "--window-size",
     default=0,
-    help="With policy zeus, use only this many latest runs of each batch size; 0: all.",
+    help="With policy zeus, use only the latest N runs of each batch size; 0: all.",
 )
 @click.option(
     "--learn-target",

@@ -132,7 +132,7 @@ def _dask(scheduler: str) -> Iterator[Executor]:
     try:
         import distributed
     except ImportError as error:
-        raise SimulationError("--dask needs Dask: pip install distributed") from error
+        raise SimulationError("--dask needs Dask: pip install './service[dask]'") from error
     try:
         distributed.comm.get_address_host_port(scheduler)  # Client hangs on a malformed one
         client = distributed.Client(scheduler, timeout=5, set_as_default=False)

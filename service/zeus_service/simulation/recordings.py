@@ -148,12 +148,12 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
             limits[row.power_limit] = Epoch(row.time_per_epoch, energy_j)
     sizes = sorted(runs.keys() & epochs.keys())
     default = min(recipe.default_batch_size, max(epochs, default=recipe.default_batch_size))
-    if default not in sizes:
-        raise SimulationError(
-            f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: the default batch "
-            f"size {default} needs runs ({train} has {sorted(runs)}) and power data ({power} has "
-            f"{sorted(epochs)})"
-        )
+    for path, found in ((train, runs), (power, epochs)):
+        if default not in found:
+            raise SimulationError(
+                f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: {path} has the "
+                f"batch sizes {sorted(found)}, not the default {default}"
+            )
     if default != recipe.default_batch_size:
         click.echo(
             f"{recipe.dataset} {gpu}: no power data for the default batch size "

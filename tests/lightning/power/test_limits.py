@@ -35,7 +35,7 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
         ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
         ("limit", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "no_power_control", NO_LIMIT),
-        ("limit", pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost", "dmesg"),
+        ("limit", pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost", "reset the GPU"),
         ("find", pynvml.NVML_ERROR_UNKNOWN, "driver", "nvidia-smi"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
     fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
     with (
         closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
-        pytest.raises(ZeusPowerError, match=r"check .* that the GPU has such a counter"),
+        pytest.raises(ZeusPowerError, match="check that it runs on this host"),
     ):
         limit.set_mw(150_000)
     assert limits_mw(fake_gpus) == [250_000, 250_000]

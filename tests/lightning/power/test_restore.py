@@ -163,7 +163,7 @@ def test_a_second_process_is_refused_with_the_firsts_pid(
 
 def test_a_second_user_in_the_same_process_is_refused_and_told_so(limit: GpuLimit) -> None:
     first, again = TemporaryLimit(limit), GpuLimit(0)
-    with pytest.raises(ZeusPowerError, match="use one search in a process"):
+    with pytest.raises(ZeusPowerError, match="use one search per process"):
         TemporaryLimit(again)
     again.close()
     first.restore()

@@ -83,7 +83,7 @@ def test_epochs_too_short_for_any_window_end_measuring_with_the_limits_found(
     gpu: FakeGpu, gpu_meter: DriversClock
 ) -> None:
     callback, net = power(meter=gpu_meter), GpuNet(gpu)
-    with pytest.warns(UserWarning, match="no power limit chosen: epochs, .* too close together"):
+    with pytest.warns(UserWarning, match="power limit was chosen: epochs, .* too close together"):
         fit(callback, net, data=ManyBatches(batches=2), max_epochs=20)
     assert callback.limit_w is None
     assert callback.profile is None

@@ -36,6 +36,11 @@ def dies(index: int, number: int) -> None:
         (ValueError("chained\nof two lines"), "errored", "ValueError: chained\nof two lines"),
         (RuntimeError("torch.OutOfMemoryError is not what I am"), "errored", "RuntimeError"),
         (torch.OutOfMemoryError("chained. Try\nless"), "out_of_memory", "chained. Try\nless"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
+            "out_of_memory",
+            "OutOfMemoryError: CUDA out of memory (in process 0)",
+        ),
         (RuntimeError("CUDA error: out of memory"), "out_of_memory", "CUDA error"),
         (ZeusConfigError("no batch_size"), "withdrawn", "ZeusConfigError: no batch_size"),
     ],

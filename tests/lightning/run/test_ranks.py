@@ -47,7 +47,7 @@ def check_combined_meter(strategy: Strategy, rank: int, powercap: Path) -> None:
     meter.resume_from(Reading(100.0, 1.0, 40.0))
     assert meter.spent().cpu_energy_j == pytest.approx(50)
     mixed = StepMeter() if rank else CombinedMeter(StepMeter(), packages)
-    with pytest.raises(ZeusConfigError, match="the ranks measure different devices"):
+    with pytest.raises(ZeusConfigError, match="the ranks' devices or meters differ"):
         RunMeter(mixed, strategy)
     packages.close()
 

@@ -60,7 +60,10 @@ ENDED = {"outcome": "converged", "reason": "the target is reached"}
     ("changed", "problem"),
     [
         ({"job": job_spec(job_id="other")}, "but this run's job is 'other'"),
-        ({"hardware": hardware(device_model="bigger")}, "which ran on 1 x test .*, not 1 x bigger"),
+        (
+            {"hardware": hardware(device_model="bigger")},
+            r"which ran on other hardware \(device_model 'test', not 'bigger'\)",
+        ),
         ({"status": None}, r"which this service does not have \(a deleted job"),
         (
             {"status": status(generation="later")},

@@ -66,7 +66,7 @@ def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
         url = f"{service.url}/api/v1/jobs/{job}?force=true"
         assert requests.delete(url, timeout=LIMIT_S).status_code == 204
         with recurrence(service.url, job) as new:
-            with pytest.warns(UserWarning, match="the job was deleted.*training continues"):
+            with pytest.warns(UserWarning, match="continues without reports.*the job was deleted"):
                 assert old.report(0.5).outcome == "errored"
             assert new.trial is not None
             status = BSOClient(service.url).trial_status(job, new.trial.trial_number)

@@ -128,9 +128,9 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     job = LearningJob(api)
     assert "vary" not in job.baseline(0.1, 0.1)["reason"]
     remedy = "pass target_metric with another job_id"
-    seed = f"0.1, the same as before: vary the seed, or {remedy}"
+    seed = f"0.1, the same as before: vary a fixed seed, or {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(seed)
-    margin = f"0.1; all are equal: {remedy}"
+    margin = f"0.1; all baselines are equal: {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(margin)
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3

@@ -214,7 +214,7 @@ def test_two_dask_workers_print_what_one_process_prints() -> None:
 def test_without_dask_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     error = the_error("--dask=127.0.0.1:8786")
-    assert error.endswith("--dask needs Dask: pip install distributed")
+    assert error.endswith("--dask needs Dask: pip install './service[dask]'")
 
 
 def test_recorded_and_synthetic_workloads_are_compared_in_one_table(traces: Path) -> None:
