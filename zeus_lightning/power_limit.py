@@ -153,14 +153,6 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
         if stage == "fit":
             self._search.close()
 
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return self._search.state_dict()
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._search.resume(state_dict)
-
 
 def _batches_left(trainer: Trainer) -> float:
     """Return the batches until `max_epochs` or `max_steps`; infinite if neither ends training.

@@ -36,7 +36,6 @@ class PowerLimit(ShowsPowerLimit):
         fabric: Fabric, after `launch()`; its device is this rank's, and it logs what is measured.
         device: Without Fabric, the device on which this rank trains. Default: the CPU.
         run: The `Recurrence` around this block, whose `eta_knob`, service and job are used.
-        state: `state_dict()` of an earlier run's checkpoint, whose profile is used.
         options: The arguments of `ZeusPowerLimitCallback`, by name, with its defaults.
 
     Raises:
@@ -62,7 +61,6 @@ class PowerLimit(ShowsPowerLimit):
         fabric: Fabric | None = None,
         device: torch.device | str = "cpu",
         run: Recurrence | None = None,
-        state: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         if batch_size is None and run is None:
@@ -76,7 +74,6 @@ class PowerLimit(ShowsPowerLimit):
         self._fabric = fabric
         self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
         self._run = run
-        self._state = state or {}
         self._search = PowerSearch(**options)
         self._entered: ExitStack | None = None
         self._done = 0  # batches
@@ -103,7 +100,6 @@ class PowerLimit(ShowsPowerLimit):
             entered.callback(self._search.close)
             # TorchRanks has the part of a strategy that is used
             self._search.open(cast("Strategy", self._ranks))
-            self._search.resume(self._state)
             self._search.start(
                 batch_size=batch_size,
                 batches=steps,
@@ -132,10 +128,6 @@ class PowerLimit(ShowsPowerLimit):
         """Stop measuring until the next `step()`: call it before validating or saving."""
         self._search.interrupted()
         self._is_paused = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the profile in plain values for a checkpoint; empty if there is none."""
-        return self._search.state_dict()
 
     def __exit__(self, *_: object) -> None:
         entered, self._entered = self._entered, None

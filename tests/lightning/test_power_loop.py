@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import time
@@ -62,7 +61,6 @@ def test_every_limit_is_measured_as_in_a_trainer_and_the_best_one_set(
 ) -> None:
     power = PowerLimit(**SHORT | {"batch_size": np.int64(8)}, meter=gpu_meter)
     limits_w = train(power, gpu)
-    assert json.dumps(power.state_dict())
     assert (
         phases(limits_w)
         == [
@@ -100,7 +98,6 @@ def test_it_is_entered_once_at_a_time_and_stepped_within(
             [] if has_gpu else messages
         )
         assert (power.limit_w is not None) == power.profiled == has_gpu
-        assert bool(power.state_dict()) == has_gpu
         with pytest.raises(ZeusConfigError, match="outside `with PowerLimit"):
             power.step()
     if has_gpu:
@@ -126,18 +123,6 @@ def test_what_comes_after_a_pause_is_in_no_measurement(
         assert point.time_s == pytest.approx(time_s, rel=1e-6)
     # 10 batches, 5 of 200 W cut by the pause, 1 that begins before it is over, and 6 again
     assert phases(limits_w) == [(300, 10), (200, 5 + 1 + 6), (100, 6), (200, 200 - 28)]
-
-
-def test_a_resumed_run_begins_with_the_profile_of_its_state(
-    gpu: FakeGpu, gpu_meter: DriversClock
-) -> None:
-    first = PowerLimit(**SHORT, meter=gpu_meter)
-    assert first.state_dict() == {}
-    train(first, gpu)
-    state = json.loads(json.dumps(first.state_dict()))
-    power = PowerLimit(**SHORT, meter=gpu_meter, state=state)
-    assert set(train(power, gpu, 3)) == {225}
-    assert (power.limit_w, power.profiled) == (225, False)
 
 
 def test_a_short_loop_measures_fewer_limits(gpu: FakeGpu, gpu_meter: DriversClock) -> None:

@@ -81,7 +81,6 @@ class PowerSearch:
         self.limit_w: int | None = None
         self._gpus: Gpus | None = None  # from `open` to `close`
         self._sets_limits = False  # rather than observe
-        self._resumed: PowerProfile | None = None  # in the checkpoint that the run resumes from
         self.profiler: Profiler | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class PowerSearch:
             ZeusPowerError: With `on_unavailable="raise"`, their limits cannot be set.
         """
         self.close()
-        self.profiled, self.profile, self.limit_w, self._resumed = False, None, None, None
+        self.profiled, self.profile, self.limit_w = False, None, None
         self._strategy = strategy
         control = on_rank_zero(strategy, is_control)
         with ExitStack() as close_on_error:
@@ -127,19 +126,6 @@ class PowerSearch:
             if control:
                 on_every_rank(strategy, self._gpus.restore_left)
             close_on_error.pop_all()
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Use the profile in `state_dict()` of an earlier run, if it has one; before `start`."""
-        if not state:
-            return
-        try:
-            self._resumed = PowerProfile.from_json(state["profile"])
-        except (KeyError, ZeusConfigError) as error:
-            rank_zero_warn(f"zeus: ignoring the checkpoint's power profile: {error}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the profile, in plain values; empty without one."""
-        return {} if self.profile is None else {"profile": self.profile.to_json()}
 
     def start(
         self,
@@ -167,7 +153,7 @@ class PowerSearch:
         self._inputs = SelectorInputs(eta_knob=eta_knob, max_power_w=sum(counts) * gpus.max_w)
         service = on_every_rank(strategy, lambda: find_service(recurring))
         self._store = store = self._open_store(gpus, sum(counts), batch_size, service)
-        found = on_rank_zero(strategy, lambda: store.find(self._resumed) if store else None)
+        found = on_rank_zero(strategy, lambda: store.find() if store else None)
         if found is not None:
             self._use(found.choose_again(self._selector, self._inputs))
             return

@@ -1,11 +1,10 @@
 """Where an earlier power profile comes from, and where a new one is stored.
 
-A run looks for a profile in the checkpoint that it resumes from, in the file at `profile_path`, and
-at the service, in this order. It stores a new one in the file and at the service.
+A run looks for a profile in the file at `profile_path`, then at the service. It stores a new one in
+both.
 """
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,15 +35,8 @@ class ProfileStore:
     path: Path | None
     service: Service | None
 
-    def find(self, resumed: PowerProfile | None) -> PowerProfile | None:
-        """Return the profile of the run's GPUs and batch size, if there is one.
-
-        The one in the checkpoint that the run resumes from, `resumed`, comes first.
-        """
-        if resumed is not None:
-            with suppress(ZeusConfigError):  # the checkpoint of another machine, for example
-                resumed.check_fits(self.key)
-                return resumed
+    def find(self) -> PowerProfile | None:
+        """Return the profile of the run's GPUs and batch size, if there is one."""
         for read in (self._read_file, self._fetch):
             for profile in read():
                 if profile.batch_size == self.key.batch_size:

@@ -89,19 +89,6 @@ def test_a_profile_file_that_cannot_be_written_is_one_warning_and_the_limit_is_a
     assert callback.limit_w == 200
 
 
-def test_a_resumed_run_does_not_profile_again(
-    gpu: FakeGpu, gpu_meter: DriversClock, tmp_path: Path
-) -> None:
-    runner = fit(power(meter=gpu_meter), GpuNet(gpu))
-    runner.save_checkpoint(tmp_path / "a.ckpt")
-    resumed, net = power(meter=gpu_meter), GpuNet(gpu)
-    trainer(resumed, max_epochs=2).fit(net, ManyBatches(), ckpt_path=tmp_path / "a.ckpt")
-    assert phases(net.limits_w) == [(225, 200)]
-    assert not resumed.profiled
-    fit(resumed, GpuNet(gpu))  # from no checkpoint
-    assert resumed.profiled
-
-
 class Batches:
     """Batches of a size that nothing tells."""
 
