@@ -70,7 +70,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
         text += f" ({energy_range(*chosen.interval)})"
-    text += f" after {runs(chosen.pulls)}"
+    text += f" after {runs(chosen.pulls)}" if chosen.pulls else ", judging by other batch sizes"
     rivals = [
         (arm.mean, arm.batch_size)
         for arm in arms

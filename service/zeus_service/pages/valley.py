@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from zeus_service.api.messages import Job, OnHardware
@@ -30,7 +31,6 @@ BEYOND = 3.0
 """The valley shows costs up to so many times the early-stopping threshold."""
 WIDEST = 1000.0
 """Ratio of the highest and the lowest cost that the valley shows, at most."""
-_SPACED = 2 * "\N{NO-BREAK SPACE}" + "{}" + 2 * "\N{NO-BREAK SPACE}"
 
 
 def valley(job: Job, trials: Sequence[Trial]) -> Figure:
@@ -38,7 +38,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
 
     They are of the latest hardware: costs on different hardware are not compared.
     """
-    if not job.hardware:
+    if not job.hardware or not any(arm.mean for arm in job.hardware[-1].arms):
         return plot.empty(runs_drawn(job, trials))
     on, sizes = job.hardware[-1], job.spec.batch_sizes
     hardware = Hardware.of(vars(on))
@@ -48,7 +48,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     if job.next_trial and job.next_trial.batch_size:
         before = marked.get(job.next_trial.batch_size)
         marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
-    traces = _estimates(on, window, {*marked, on.best_batch_size})
+    traces = _estimates(on, window)
     for outcome, (colour, symbol) in OUTCOMES.items():
         if found := [trial for trial in runs_there if trial.outcome == outcome]:
             x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
@@ -60,6 +60,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
         "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
         "yaxis": plot.log_energy_axis("cost of a run", window),
         "shapes": lines,
+        "annotations": _labels(on, sizes, {*marked, on.best_batch_size}),
         "showlegend": True,
     }
     note = runs_drawn(job, trials)
@@ -79,21 +80,13 @@ def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
     return max(min(costs), highest / WIDEST) / 1.4, highest * 1.2
 
 
-def _estimates(on: OnHardware, window: plot.Window, labelled: set[int | None]) -> list[Figure]:
-    """The expected costs; some batch sizes have a label, and the best one has a ring."""
+def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
+    """The expected costs; the best batch size has a ring."""
     known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
-    if not known:
-        return []
     sizes, means = [arm.batch_size for arm, _, _ in known], [mean for _, mean, _ in known]
     units = shared_unit(means)
-    places = list(zip(sizes, means, strict=True))
     curve = plot.curve("expected", sizes, means, BLUE) | {
-        "mode": "lines+markers+text",
         "marker": {"size": 5},
-        "text": [
-            _SPACED.format(energy(mean, units)) if size in labelled else "" for size, mean in places
-        ],
-        "textposition": [_place(means, index) for index in range(len(means))],
         "hovertext": [
             f"{energy(mean, units)}, {range_with_unit(*interval, units)}"
             for _, mean, interval in known
@@ -123,10 +116,26 @@ def _estimates(on: OnHardware, window: plot.Window, labelled: set[int | None]) -
     ]
 
 
-def _place(means: Sequence[float], index: int) -> str:
-    """The place of a batch size's label: on the side of a neighbor, away from the curve to it."""
-    side, neighbor = ("right", index + 1) if index + 1 < len(means) else ("left", index - 1)
-    return f"{'top' if means[neighbor] < means[index] else 'bottom'} {side}"
+def _labels(on: OnHardware, sizes: Sequence[int], labelled: set[int | None]) -> list[Figure]:
+    """The expected cost beside some points, toward the middle, away from the curve there."""
+    known = [(arm.batch_size, arm.mean) for arm in on.arms if arm.mean]
+    units, labels = shared_unit(mean for _, mean in known), []
+    for index, (size, mean) in enumerate(known):
+        if size in labelled:
+            side, step = ("left", 1) if 2 * index < len(known) else ("right", -1)
+            neighbor = known[min(index + step, len(known) - 1)][1]
+            labels.append(
+                {
+                    "x": sizes.index(size),
+                    "y": math.log10(mean),
+                    "text": energy(mean, units),
+                    "showarrow": False,
+                    "xanchor": side,
+                    "xshift": 8 * step,
+                    "yanchor": "bottom" if neighbor < mean else "top",
+                }
+            )
+    return labels
 
 
 def _finding(spec: JobSpec, on: OnHardware) -> str:

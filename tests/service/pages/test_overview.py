@@ -32,10 +32,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
     set_config(client, currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
     for address in ("/", "/savings"):
         text = text_of(client, address)
-        assert (
-            "\N{MINUS SIGN}38 % energy \N{MINUS SIGN}3.00 h of training \N{MINUS SIGN}3.00 kWh"
-            in text
-        )
+        assert "38 % less energy 3.00 h less training 3.00 kWh saved" in text
         assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e · 95 % interval of the energy saved" in text
         assert re.search(
             rf"energy saved {MINUS}?[\d.]+ to [\d.]+ kWh · known for 1 of 2 jobs", text
@@ -54,7 +51,7 @@ def test_the_first_page_of_a_new_service_says_what_to_do(client: FlaskClient) ->
 def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: FlaskClient) -> None:
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)
-    assert "+25 % energy +30.0 min of training +500 Wh" in text_of(client, "/")
+    assert "25 % more energy 30.0 min more training 500 Wh more used" in text_of(client, "/")
     assert "Jobs that saved the most" not in text_of(client, "/savings")
     assert "\N{MINUS SIGN}500 Wh \N{MINUS SIGN}25 %" in text_of(client, "/")
     assert "-25 %" not in text_of(client, "/")

@@ -42,14 +42,15 @@ def valley(job_shown: Job, rows: list[Any]) -> tuple[dict[str, Any], dict[str, A
 
 def test_the_valley_has_the_costs_with_intervals_the_runs_and_the_stop_limit() -> None:
     rows = [row(cost=9000.0), row(trial_number=2, outcome="early_stopped", cost=15_000.0)]
-    traces, lines, _ = valley(job(), rows)
+    traces, lines, layout = valley(job(), rows)
     assert list(traces) == ["expected", "beyond", "best", "converged", "early stopped"]
     expected = traces["expected"]
     assert expected["y"] == [8e3, 16e3, 32e3, 64e3, 128e3]
     low, high = ArmEstimate(8, 1, 8e3, 800.0, "alive").interval or (0, 0)
     assert expected["error_y"]["array"][0] == pytest.approx(high - 8e3)
     assert expected["error_y"]["arrayminus"][0] == pytest.approx(8e3 - low)
-    assert [text.strip() for text in expected["text"]] == ["2.22 Wh", "", "8.89 Wh", "", ""]
+    labels = {each["x"]: each["text"] for each in layout["annotations"]}
+    assert labels == {0: "2.22 Wh", 2: "8.89 Wh"}
     assert (traces["best"]["x"], traces["best"]["y"]) == ([8], [8e3])
     assert traces["early stopped"]["y"] == [None, 15e3]
     assert traces["early stopped"]["marker"]["symbol"] == ["x-thin-open", "x-thin-open"]
@@ -109,9 +110,9 @@ def test_a_label_lies_within_the_figure_and_not_on_the_curve() -> None:
         ArmEstimate(size, 1, mean, 1.0, "alive")
         for size, mean in zip(spec().batch_sizes, means, strict=True)
     ]
-    traces, _, _ = valley(job(hardware=[on_hardware(best_batch_size=32, arms=arms)]), [])
-    falls, rises, last = 2 * ["top right"], 2 * ["bottom right"], ["top left"]
-    assert traces["expected"]["textposition"] == falls + rises + last
+    _, _, layout = valley(job(hardware=[on_hardware(best_batch_size=128, arms=arms)]), [])
+    placed = [(each["x"], each["xanchor"], each["yanchor"]) for each in layout["annotations"]]
+    assert placed == [(2, "left", "top"), (4, "right", "bottom")]
 
 
 @pytest.mark.parametrize(("batch_size", "text"), [(16, "next"), (32, "default, next")])

@@ -32,6 +32,7 @@ const zeusFigures = (() => {
       font,
       hovermode: "closest",
       hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { ...font, color: colour("--text") } },
+      annotationdefaults: { bgcolor: colour("--card"), borderpad: 1 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
@@ -63,6 +64,7 @@ const zeusFigures = (() => {
     Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
     if (!first) return;
     place.on("plotly_afterplot", () => scaleInPrint(place));
+    table.addEventListener("toggle", () => Plotly.Plots.resize(place)); // it takes some of its height
     place.on("plotly_click", (event) => {
       const number = event.points[0].customdata; // of a run, on its job's page
       if (number !== undefined) location.assign(`${location.pathname}/trial/${number}`);
