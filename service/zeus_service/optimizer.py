@@ -18,7 +18,7 @@ from sqlalchemy import Row, insert, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
-from zeus_service.bandit import inconclusive, reasons, stopping
+from zeus_service.bandit import fold, reasons, stopping
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, always_granted
@@ -355,7 +355,7 @@ def _choose(
     """The policy's choice, or a fallback, for the next trial; None if there is neither."""
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
     with suppress(NoBatchSizeLeft):
-        return inconclusive.choose(spec, job.state, job.inconclusive, hardware, rng, usable)
+        return fold.choose(spec, job.state, job.inconclusive, hardware, rng, usable)
     running = jobs.running(session, job, expired=False)
     own = (
         trial

@@ -1,20 +1,24 @@
-"""How a job's state follows from its trials: each end is folded into the policy's state.
+"""How a policy chooses, and how its state follows from a job's trials: each end is folded into it.
 
 The state depends on the order in which trials ended, and on which are running, but not on when each
 one started: no policy's `observe` reads what `begin` counts, beyond its own trial. So a trial's
 start and end can be folded together when it ends; `tests/service/bandit/test_contract.py` checks
-this for every policy. An end without a result leaves the state as it was before the start, so a
-trial that runs again after such an end only begins again.
+this for every policy. An end without a result leaves the state as it was before the start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Protocol
 
+import numpy as np
+
+from zeus_service.bandit import inconclusive
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.outcomes import NO_RESULT, Outcome
-from zeus_service.bandit.policy import Choice, Observation, State, Why
+from zeus_service.bandit.inconclusive import Counts
+from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State, Why
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 
@@ -30,34 +34,56 @@ class PastTrial(Protocol):
     epoch: int
 
 
+def choose(
+    spec: JobSpec,
+    state: State,
+    counts: Counts,
+    hardware: Hardware,
+    rng: np.random.Generator,
+    usable: Collection[int],
+) -> Choice:
+    """The policy's choice among the batch sizes that are not passed over, or else among all.
+
+    Raises:
+        NoBatchSizeLeft: All usable ones have failed.
+    """
+    policy, passed = policy_of(spec), inconclusive.passed_over(counts)
+    if others := [size for size in usable if size not in passed]:
+        with suppress(NoBatchSizeLeft):
+            return policy.next_batch_size(spec, state, hardware, rng, others)
+    return policy.next_batch_size(spec, state, hardware, rng, usable)
+
+
 def begin(spec: JobSpec, state: State, trial: PastTrial) -> State:
     """Return the state after a trial has started."""
     return policy_of(spec).begin(spec, state, Choice(trial.batch_size, trial.why), trial.hardware)
 
 
-def end(spec: JobSpec, state: State, trial: PastTrial) -> State:
-    """Return the state after the end of a trial that has begun."""
+def end(spec: JobSpec, state: State, counts: Counts, trial: PastTrial) -> tuple[State, Counts]:
+    """Return the state, and the counts of ends without a result, after the end of a trial."""
     assert trial.outcome is not None, "the trial has ended"
+    ended = trial.batch_size, trial.outcome
     observation = Observation(
         choice=Choice(trial.batch_size, trial.why),
-        result=None if trial.outcome in NO_RESULT else trial.outcome,
+        result=trial.outcome if inconclusive.is_result(counts, *ended) else None,
         cost=trial.cost,
         epochs=trial.epoch,
         hardware=trial.hardware,
     )
-    return policy_of(spec).observe(spec, state, observation)
+    state = policy_of(spec).observe(spec, state, observation)
+    return state, inconclusive.count_end(counts, *ended)
 
 
-def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> State:
-    """Return the state that follows from a job's trials.
+def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> tuple[State, Counts]:
+    """Return the state and counts that follow from a job's trials.
 
     Args:
         spec: The job.
         trials: All of them: the ended ones in the order of their ends, then the running ones.
     """
-    state = policy_of(spec).initial_state(spec)
+    state, counts = policy_of(spec).initial_state(spec), Counts()
     for trial in trials:
         state = begin(spec, state, trial)
         if trial.outcome is not None:
-            state = end(spec, state, trial)
-    return state
+            state, counts = end(spec, state, counts, trial)
+    return state, counts

@@ -1,33 +1,27 @@
 """Batch sizes whose trials end without a result, one after the other.
 
-A run that is killed, or whose program raises an error, says nothing about its batch size, so the
-policy learns nothing from it. But the cause can depend on the batch size, and then every further
-run with it would end in the same way. So after the third such end in a row, a batch size is passed
-over until a trial of another one has had a result: that one has trained, so the cause may be the
-batch size. Then it is tried once more. If that trial also ends without a result, the batch size is
-passed over until four trials of others have had one, then sixteen, and so on.
+A run that is killed, or whose program raises an error, says nothing about its batch size. But the
+cause can depend on the batch size, and then every further run with it would end in the same way. So
+after the third such end in a row, a batch size is passed over until a trial of another one has had
+a result: that one has trained, so the cause may be the batch size. Then it is tried once more. If
+that trial also ends without a result, its end counts as a result, and the batch size is passed over
+until twice as many trials of others have had one, and so on.
 
 A trial that is withdrawn does not count: no run trained for it, such as when a run resumes an
 earlier trial instead. A baseline that completes does not count either: it has no target.
 
-A wrong program fails with every batch size. When all are passed over, none is.
+A wrong program fails with every batch size. When all are passed over, none is, and no batch size
+gets a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from zeus_service.bandit.fold import PastTrial
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_RESULT, RESUMABLE, Outcome
-from zeus_service.bandit.policy import ArmEstimate, Choice, NoBatchSizeLeft, State
-from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.policy import ArmEstimate
 
 IN_A_ROW = 3
 
@@ -41,11 +35,19 @@ def passed_over(counts: Counts) -> dict[int, str]:
     return {
         int(batch_size): row["outcome"]
         for batch_size, row in counts.items()
-        if row["ends"] >= IN_A_ROW and row["results"] < 4 ** (row["ends"] - IN_A_ROW)
+        if row["results"] < _results_needed(row)
     }
 
 
-def after(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
+def is_result(counts: Counts, batch_size: int, outcome: Outcome) -> bool:
+    """Whether a trial's end is a result, or counts as one: others have had results meanwhile."""
+    if outcome not in RESUMABLE:
+        return outcome not in NO_RESULT
+    row = counts.get(str(batch_size))
+    return row is not None and 0 < _results_needed(row) <= row["results"]
+
+
+def count_end(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
     """Count a trial's end, whatever it is."""
     if outcome not in NO_RESULT:
         return _after_result(counts, batch_size, outcome)
@@ -56,33 +58,19 @@ def after(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
     return {**counts, str(batch_size): {"ends": ends, "outcome": outcome, "results": 0}}
 
 
-def after_all(trials: Iterable[PastTrial]) -> Counts:
-    """Count the ends of trials, in their order."""
-    counts: Counts = {}
-    for trial in trials:
-        if trial.outcome is not None:
-            counts = after(counts, trial.batch_size, trial.outcome)
-    return counts
+def count_ends(ends: Iterable[tuple[int, Outcome]]) -> tuple[Counts, set[int]]:
+    """Count trials' ends, each a batch size and an outcome, in their order.
 
-
-def choose(
-    spec: JobSpec,
-    state: State,
-    counts: Counts,
-    hardware: Hardware,
-    rng: np.random.Generator,
-    usable: Collection[int],
-) -> Choice:
-    """The policy's choice among the batch sizes that are not passed over, or else among all.
-
-    Raises:
-        NoBatchSizeLeft: All usable ones have failed.
+    Returns:
+        The counts, and the batch sizes of which an end without a result counted as one.
     """
-    policy, passed = policy_of(spec), passed_over(counts)
-    with suppress(NoBatchSizeLeft):
-        others = [size for size in usable if size not in passed]
-        return policy.next_batch_size(spec, state, hardware, rng, others)
-    return policy.next_batch_size(spec, state, hardware, rng, usable)
+    counts: Counts = {}
+    counted = set()
+    for batch_size, outcome in ends:
+        if outcome in RESUMABLE and is_result(counts, batch_size, outcome):
+            counted.add(batch_size)
+        counts = count_end(counts, batch_size, outcome)
+    return counts, counted
 
 
 def marked(arms: Iterable[ArmEstimate], counts: Counts) -> list[ArmEstimate]:
@@ -104,3 +92,8 @@ def _after_result(counts: Counts, batch_size: int, outcome: Outcome) -> Counts:
         for size, row in counts.items()
         if size != str(batch_size)
     }
+
+
+def _results_needed(row: dict[str, Any]) -> int:
+    """How many results of others end the wait: none, or 1, 2, 4, and so on."""
+    return int(2 ** (row["ends"] - IN_A_ROW)) if row["ends"] >= IN_A_ROW else 0

@@ -56,7 +56,7 @@ class Observation:
 
     Args:
         choice: The choice that the trial was started with.
-        result: The outcome, if it is a result of the batch size; else None.
+        result: The outcome, if it is or counts as a result of the batch size; else None.
         cost: Cost of the trial in joules.
         epochs: Epochs trained, up to the last report; 0 without one.
         hardware: What it was trained on.

@@ -24,7 +24,9 @@ this run has failed; here it is the lowest mean of those that converged and are 
 """
 
 import math
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -91,7 +93,7 @@ class ZeusPolicy:
                 best = self.best_batch_size(spec, state, hardware)
                 if best is not None and best in usable:
                     return Choice(best, "exploit")
-                left = [b for b in candidates if _alive(state, b)]
+                left = [b for b in _in_turn(state) if b in usable]
                 if not left:
                     raise NoBatchSizeLeft
                 return Choice(min(left, key=lambda b: abs(b - state["start"])), "concurrent")
@@ -232,16 +234,16 @@ def _sampling(spec: JobSpec, state: State) -> bool:
 
 def _pending(state: State, usable: Container[int]) -> int | None:
     """The usable batch size that the round tries next; None at its end."""
+    untried = (b for b in _in_turn(state) if str(b) not in state["tried"] and b in usable)
+    return next(untried, None)
+
+
+def _in_turn(state: State) -> Iterator[int]:
+    """The batch sizes of the round, down and then up from its start, each until one has failed."""
     down = [b for b in reversed(state["candidates"]) if b <= state["start"]]
     up = [b for b in state["candidates"] if b > state["start"]]
     for direction in (down, up):
-        for batch_size in direction:
-            converged = state["tried"].get(str(batch_size))
-            if converged is False:
-                break
-            if converged is None and batch_size in usable:
-                return int(batch_size)
-    return None
+        yield from takewhile(partial(_alive, state), direction)
 
 
 def _next_round(state: State) -> State:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import bindparam, func, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service import counters
-from zeus_service.bandit import fold, inconclusive, reasons
+from zeus_service.bandit import fold, reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
@@ -68,11 +68,7 @@ def lock_trial(session: Session, job_id: str, trial_number: int) -> tuple[Job, T
 
 
 # Built once: each request uses one of them.
-_JOB = (
-    select(Job)
-    .where(Job.job_id == bindparam("job_id"))
-    .options(undefer(Job.state), undefer(Job.inconclusive), undefer(Job.ledger))
-)
+_JOB = select(Job).where(Job.job_id == bindparam("job_id")).options(undefer_group("state"))
 # What the session read before the lock is older than the row.
 _LOCKED_JOB = _JOB.with_for_update(key_share=True, of=Job).execution_options(populate_existing=True)
 _LOCKED_TRIAL = (
@@ -281,8 +277,7 @@ def end(
     job.sequence += 1
     trial.outcome, trial.reason, trial.ended_seq = outcome, reason[:MAX_REASON], job.sequence
     trial.ended_at = unix_now()
-    job.state = fold.end(spec, job.state, trial)
-    job.inconclusive = inconclusive.after(job.inconclusive, trial.batch_size, outcome)
+    job.state, job.inconclusive = fold.end(spec, job.state, job.inconclusive, trial)
     if outcome in ("converged", "completed"):
         job.failures = 0
     elif outcome != "withdrawn":

@@ -17,6 +17,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit import fold, inconclusive, learned_target
+from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
@@ -35,8 +36,7 @@ class Replay:
         self.ledger: dict[str, Any] = {}
         self.eras: list[Era] = []
         self.era_of: dict[int, int | None] = {}
-        self.state = fold.replay(spec, rows)
-        self.inconclusive = inconclusive.after_all(rows)
+        self.state, self.inconclusive = fold.replay(spec, rows)
         for trial in rows:
             if trial.outcome is not None:
                 self.ledger, self.eras, self.era_of[trial.trial_number] = record(
@@ -59,15 +59,24 @@ class Replay:
 
 
 def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take back the end of a trial, which has no result, in a locked job: it runs again."""
-    others = [row for row in jobs.history(session, job) if row.trial_number != trial.trial_number]
+    """Take back the end of a trial, which has no result, in a locked job: it runs again.
+
+    If such an end of its batch size has counted as a result, the job is replayed, since that may
+    have depended on this end: one in some hundred ends, at most.
+    """
+    rows = jobs.history(session, job)
+    others = [row for row in rows if row.trial_number != trial.trial_number]
+    _, counted = inconclusive.count_ends(_ends(rows))
     savings.take_back(session, job, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason = ""
     job.sequence += 1
-    job.failures = _failures(others)
-    job.state = fold.begin(spec, job.state, trial)
-    job.inconclusive = inconclusive.after_all(others)
+    if trial.batch_size in counted:
+        _replay(session, job, spec)
+    else:
+        job.failures = _failures(others)
+        job.state = fold.begin(spec, job.state, trial)
+        job.inconclusive, _ = inconclusive.count_ends(_ends(others))
     job.updated_at = unix_now()
 
 
@@ -141,6 +150,10 @@ def _replay(session: Session, job: Job, spec: JobSpec) -> None:
     rows = jobs.history(session, job)
     job.failures = _failures(rows)
     Replay(spec, rows, savings.default_profiles(session, job, spec)).store(session, job, spec)
+
+
+def _ends(rows: Sequence[Any]) -> list[tuple[int, Outcome]]:
+    return [(row.batch_size, row.outcome) for row in rows if row.outcome is not None]
 
 
 def _failures(rows: Sequence[Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -113,3 +114,22 @@ def eras(job: Job) -> list[tuple[Any, ...]]:
             amounts = [f"{amount:.8g}" for amount in spent]
             found.append((era.hardware.key, era.recurrences, amounts, numbers))
     return sorted(found)
+
+
+@on_sqlite
+@pytest.mark.parametrize("policy", ["zeus", "information_directed"])
+def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: str) -> None:
+    """The fourth end without a result counts; without the first one, it was the third."""
+    register(policy=policy)
+    sizes = []
+    for number in range(1, 7):
+        sizes.append(optimizer.start_trial("job")[1].batch_size)
+        if sizes[-1] != 32:
+            optimizer.report("job", number, report(1, metric=1.0))
+        else:
+            optimizer.end_trial("job", number, "errored")
+    assert sizes.count(32) >= 4
+    before = optimizer.get_job("job").state
+    optimizer.report("job", 1, report(1))
+    assert maintenance.rebuild("job")
+    assert optimizer.get_job("job").state != before
