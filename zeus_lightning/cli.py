@@ -57,8 +57,8 @@ main.add_command(exec_command)
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    Exits with 1 if training with these options would fail. To test the permission, the current
-    power limit is set again.
+    Exits with 1 if training with these options would fail. To test whether power limits can be
+    set, the current one is set again.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False
@@ -83,8 +83,8 @@ def reset_power_limits() -> None:
     cannot be restored.
     """
     failed = False
-    for _, finished, message in restore_all():
-        click.echo(message)
+    for uuid, finished, message in restore_all():
+        click.echo(message if uuid in message else f"GPU {uuid}: {message}")
         failed |= not finished
     if not failed:
         click.echo(f"Nothing is left to restore (looked in {records_folder()}).")

@@ -268,7 +268,7 @@ class BSOClient:
         fields = {k: v for k, v in problem.items() if k not in described} | {"status": status}
         if status in _UNAVAILABLE:
             return ZeusServiceUnavailable(
-                f"the service at {self._place()} is not available (HTTP {status}"
+                f"the batch size service at {self._place()} is not available (HTTP {status}"
                 f"{f': {detail}' if problem else ''})",
                 fields,
             )

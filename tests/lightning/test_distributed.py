@@ -367,7 +367,7 @@ def test_each_rank_reads_its_own_gpu_and_one_that_they_share_once(
 def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(decided: Run) -> None:
     for rank in decided.seen("meter-models"):
         assert rank["error"][0] == "ZeusConfigError"
-        assert "Fake H100 (nvml) on rank 0, Fake A100 (nvml) on rank 1" in rank["error"][1]
+        assert "Fake H100 (nvml) on rank 0; Fake A100 (nvml) on rank 1" in rank["error"][1]
 
 
 @pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1), ("two-nodes", 2)])

@@ -162,7 +162,7 @@ def test_different_ranges_of_limits_are_an_error_on_both_ranks_that_lists_them(
     for rank in seen("ranges"):
         kind, message = rank["error"]
         assert kind == "ZeusConfigError"
-        assert "(100 to 300 W, 100 to 350 W)" in message
+        assert "(100 to 300 W on rank 0; 100 to 350 W on rank 1)" in message
         assert rank["limits_w"] == []
 
 

@@ -71,7 +71,7 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
 ) -> None:
     job = new_job()
     with (
-        pytest.raises(ZeusTrialFailed, match="for another batch size"),
+        pytest.raises(ZeusTrialFailed, match="next run gets another batch size"),
         recurrence(service.url, job) as run,
     ):
         train(run, 0.1, 0.2)
@@ -132,7 +132,7 @@ def test_an_exception_ends_the_trial_and_goes_on(
         interrupted(run, error)
     assert raised.value is error
     assert run.outcome == outcome
-    assert ("Rerun the job" in caplog.text) == (outcome == "out_of_memory")
+    assert ("next run gets another" in caplog.text) == (outcome == "out_of_memory")
     assert outcomes(service.url, job) == [outcome]
 
 
@@ -215,7 +215,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
     run = recurrence(nobody, "a", **sizes, require_service=False)
-    with pytest.warns(UserWarning, match="training without it, with batch size 16"):
+    with pytest.warns(UserWarning, match="training without the service, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     state = run.state_dict()

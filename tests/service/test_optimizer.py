@@ -65,7 +65,7 @@ def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
     last = report_of(2, energy_j=1e6, host_load=load)
     decision = optimizer.report("job", 4, last)
     assert decision.outcome == "early_stopped"
-    loads = "; host load 0.9 per core, usually 0.4"
+    loads = "; host load 0.9, usually 0.4"
     assert decision.reason.endswith(loads) is is_busy
     assert ("load" in decision.reason) is is_busy
     assert optimizer.get_trial("job", 4).reason == decision.reason
@@ -147,7 +147,7 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
         optimizer.end_trial("job", number, "errored")
     fourth = start(policy=policy)
     assert fourth.batch_size == {"zeus": 16, "information_directed": 64}[policy]
-    assert "skips 32: no result in 3 trials" in fourth.start_reason
+    assert "skips 32: no result in the latest trials" in fourth.start_reason
     described = messages.Job.with_estimates(*optimizer.describe_job("job"))
     arms = {arm.batch_size: arm.status for arm in described.hardware[0].arms}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}

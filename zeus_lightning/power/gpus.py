@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 import torch
@@ -69,7 +69,7 @@ class Gpus:
                 )
             for uuid in self._meter.devices:
                 self._limits.append(GpuLimit(uuid, zeusd))
-            check_ranges((limit.min_w, limit.max_w) for limit in self._limits)
+            check_ranges({limit.uuid: (limit.min_w, limit.max_w) for limit in self._limits})
             close_on_error.pop_all()
         first = self._limits[0]
         self.device_model = self._meter.device_model
@@ -187,15 +187,19 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
             )
 
 
-def check_ranges(ranges_w: Iterable[tuple[float, float]]) -> None:
+def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
     """Raise a `ZeusConfigError` if the GPUs have different ranges: all are set to the same limit.
 
     Args:
-        ranges_w: Lowest and highest settable limit of each GPU.
+        ranges_w: Lowest and highest settable limit, by a name for the message.
     """
-    different = sorted(set(ranges_w))
-    if len(different) > 1:
-        listed = ", ".join(f"{low:g} to {high:g} W" for low, high in different)
+    named: dict[tuple[float, float], list[str]] = {}
+    for who, limits_w in ranges_w.items():
+        named.setdefault(limits_w, []).append(who)
+    if len(named) > 1:
+        listed = "; ".join(
+            f"{low:g} to {high:g} W on {', '.join(named[low, high])}" for low, high in named
+        )
         raise ZeusConfigError(
             f"the GPUs have different power-limit ranges ({listed}); train on GPUs of one model"
         )

@@ -37,7 +37,7 @@ from zeus_lightning.power.profiler import (
 from zeus_lightning.power.search import Search, Sweep, make_search, power_limits
 from zeus_lightning.power.selectors import PowerPoint, Selector, SelectorInputs, parse_selector
 from zeus_lightning.power.store import ProfileStore, Service, find_service
-from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of
+from zeus_lightning.run.ranks import gather, on_every_rank, on_rank_zero, rank_of, ranks_text
 from zeus_lightning.run.record import ShowsTrial
 from zeus_lightning.zeusd import find_zeusd
 
@@ -114,7 +114,7 @@ class PowerSearch:
             assert self._gpus is not None
             check_own(gather(strategy, self._gpus.uuids))
             ranges = gather(strategy, (self._gpus.min_w, self._gpus.max_w))
-            check_ranges(ranges)
+            check_ranges({f"rank {rank}": limits_w for rank, limits_w in enumerate(ranges)})
             power_limits(*ranges[0], self._settings.step_w)  # raises for a wrong step_w
             self._sets_limits = (
                 self._apply
@@ -255,7 +255,7 @@ class PowerSearch:
                     self.profiler = None
                     if limit_w is None:
                         at = self._restore()
-                        rank_zero_warn(f"zeus: {at}, since no power limit was chosen: {reason}")
+                        rank_zero_warn(f"zeus: no power limit was chosen: {reason}; {at}")
                     elif self._sets_limits:
                         self._finish(profiler, limit_w)
 
@@ -269,10 +269,10 @@ class PowerSearch:
             rank_zero_info(f"zeus: power limit {summary.describe(point)}")
             self._log(summary.metrics(point))
         elif merged.disturbance:
-            ranks = [str(rank) for rank, window in enumerate(windows) if window.disturbance]
+            ranks = [rank for rank, window in enumerate(windows) if window.disturbance]
             rank_zero_warn(
                 f"zeus: discarded the measurement at {limit_w} W: "
-                f"{DESCRIPTIONS[merged.disturbance]} (rank {' and '.join(ranks)})"
+                f"{DESCRIPTIONS[merged.disturbance]} ({ranks_text(ranks)})"
             )
         self._do(profiler, actions)
 
@@ -302,11 +302,11 @@ class PowerSearch:
         """Set a limit for the rest of the run, on all ranks or on none."""
         assert self._gpus is not None
         failures = gather(self._strategy, not self._gpus.set_w(limit_w))
-        ranks = [str(rank) for rank, failed in enumerate(failures) if failed]
+        ranks = [rank for rank, failed in enumerate(failures) if failed]
         if ranks:
             rank_zero_warn(
-                f"zeus: the power limit of {limit_w} W cannot be set on rank "
-                f"{' and '.join(ranks)}; {self._restore()}"
+                f"zeus: the power limit of {limit_w} W cannot be set on "
+                f"{ranks_text(ranks)}; {self._restore()}"
             )
             return
         self.limit_w = limit_w

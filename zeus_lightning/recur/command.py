@@ -83,7 +83,8 @@ def recur(
                 url, check = stack.enter_context(own).url, own.check
             client = BSOClient(url)
             client.check_access()
-            _print(console, f"The runs' output is in {output}; their service is at {url}.")
+            until = " until this ends" if check else ""
+            _print(console, f"The runs' output is in {output}; their service is at {url}{until}.")
             driver = Driver(
                 command, mode, output, client, console, check, stop_on_error=stop_on_error
             )

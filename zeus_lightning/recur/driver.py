@@ -16,7 +16,6 @@ from rich.console import Console
 from zeus_lightning.client import BSOClient
 from zeus_lightning.environment import CONTROL, OUTCOME_FILE
 from zeus_lightning.errors import ZeusConfigError, ZeusError
-from zeus_lightning.messages import FAILED
 from zeus_lightning.recur import summary
 from zeus_lightning.recur.child import Child
 from zeus_lightning.recur.ending import Try
@@ -132,9 +131,9 @@ class Driver:
         self.tries.append(each)
         style = {"done": "", "again": "dim"}.get(each.result, "bold")
         self._print(summary.line(each), style)
-        if run and run.reason and (run.outcome in FAILED or run.trial.why == "baseline"):
-            is_usual = each.result in ("again", "done") and not run.asks_for_action
-            self._print(f"        {run.reason}", "dim" if is_usual else "yellow")
+        if detail := summary.detail(each):
+            is_usual = each.result in ("again", "done") and not (run and run.asks_for_action)
+            self._print(f"        {detail}", "dim" if is_usual else "yellow")
 
     def _wait_for_service(self) -> None:
         """Wait until the service answers, or a signal comes."""

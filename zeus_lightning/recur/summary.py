@@ -10,6 +10,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from zeus_lightning.messages import FAILED
 from zeus_lightning.recur.ending import Try
 
 HEADER = (
@@ -25,7 +26,7 @@ def line(each: Try) -> str:
     if each.outcome == "no trial":
         return f"{number} no trial; the script must use ZeusBSOCallback or Recurrence"
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
-    outcome = each.outcome
+    outcome = each.outcome if run is None or run.outcome is None else run.outcome_text
     if each.has_converged and each.exit_code:  # the program went on after its fit, and failed
         outcome = "killed" if each.exit_code < 0 else f"status {each.exit_code}"
     text = f"{number} {size:>6} {why:<10} {outcome:<13}"
@@ -34,6 +35,18 @@ def line(each: Try) -> str:
         energy_j, cost_j = (f"{about}{_short(each)}" for each in (run.report.energy_j, run.cost_j))
         text += f" {run.report.epoch:>6} {_short(run.report.time_s):>8} {energy_j:>11} {cost_j:>11}"
     return text.rstrip()
+
+
+def detail(each: Try) -> str:
+    """Why a batch size failed, or which metric a run reached; empty if neither is known."""
+    run = each.run
+    if run is None:
+        return ""
+    if run.outcome in FAILED or run.trial.why == "baseline":
+        return run.reason
+    if run.outcome == "converged" and run.report is not None:
+        return f"reached {run.job.monitor} {run.report.metric:.6g}"
+    return ""
 
 
 def _short(value: float) -> str:
@@ -117,7 +130,7 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
-        unclear = ": not clearly different from 0" if is_unclear else ""
+        unclear = ": not clearly different from 0 so far" if is_unclear else ""
         yield f"  {name}: {estimate} {unit} ({low} to {high} {unit}){unclear}"
     if any(each.run and each.run.trial.why == "baseline" for each in tries):
         yield "  Baselines count only until they reach the target."

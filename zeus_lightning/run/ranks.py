@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -50,6 +50,11 @@ def gather(strategy: Strategy, value: T) -> list[T]:
     values: list[Any] = [None] * world_size
     torch.distributed.all_gather_object(values, value)
     return values
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks for a message: `rank 0`, `ranks 0, 1`."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def sum_over_ranks(strategy: Strategy, value: float) -> float:

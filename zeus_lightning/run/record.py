@@ -74,11 +74,17 @@ class TrialRecord:
         """Whether the reason asks the job's owner to do something."""
         return "pass target_metric" in self.reason
 
+    @property
+    def outcome_text(self) -> str:
+        """The outcome; a baseline has completed, even if it has then reached its job's target."""
+        is_baseline = self.trial.why == "baseline" and self.outcome == "converged"
+        return "completed" if is_baseline else str(self.outcome)
+
     def summary(self) -> str:
         """How the trial ended, and why, in one line."""
         return (
             f"trial {self.trial.trial_number} with batch size {self.trial.batch_size} ended as "
-            f"{self.outcome}: {self.reason.rstrip('.')}"
+            f"{self.outcome_text}: {self.reason.rstrip('.')}"
         )
 
     def measured(self) -> str:
@@ -105,7 +111,7 @@ class TrialRecord:
                 f"{self.summary()}. Another control trial would do the same: check the target and "
                 "the program"
             )
-        return f"{self.summary()}. Rerun the job for another batch size"
+        return f"{self.summary()}. The next run gets another batch size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""

@@ -20,7 +20,7 @@ from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, sum_over_ranks
+from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, ranks_text, sum_over_ranks
 
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
@@ -61,11 +61,11 @@ def counting_ranks(claims: Sequence[Claim]) -> list[int]:
 
 def check_models(claims: Sequence[Claim]) -> None:
     """Raise a `ZeusConfigError` if ranks measure different models, or with different meters."""
-    ranks: dict[str, list[str]] = {}
+    ranks: dict[str, list[int]] = {}
     for rank, claim in enumerate(claims):
-        ranks.setdefault(f"{claim.model} ({claim.meter})", []).append(str(rank))
+        ranks.setdefault(f"{claim.model} ({claim.meter})", []).append(rank)
     if len(ranks) > 1:
-        listed = ", ".join(f"{model} on rank {' and '.join(at)}" for model, at in ranks.items())
+        listed = "; ".join(f"{model} on {ranks_text(at)}" for model, at in ranks.items())
         raise ZeusConfigError(
             f"the ranks' devices or meters differ: {listed}; train on devices of one model with "
             "one meter"
@@ -266,8 +266,7 @@ def _warn_of_threads(processes: int, threads: int) -> None:
         if threads == 1:
             remedy = f"use {cores} devices or fewer"
         elif os.environ.get("OMP_NUM_THREADS", str(threads)) != str(threads):
-            remedy = "the program overrides OMP_NUM_THREADS: make it call "
-            remedy += f"torch.set_num_threads({wanted})"
+            remedy = f"the program sets their number: make it call torch.set_num_threads({wanted})"
         rank_zero_warn(
             f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
             f"each other; {remedy}"

@@ -169,12 +169,16 @@ class _Database(Collector):
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
         yield from _saved(total)
         config = current_config()
-        for name, value in (
-            ("zeus_bso_price_per_kwh", config.price_per_kwh),
-            ("zeus_bso_carbon_intensity_grams_per_kwh", config.carbon_intensity),
+        for name, setting, value in (
+            ("zeus_bso_price_per_kwh", "ZEUS_BSO_PRICE_PER_KWH", config.price_per_kwh),
+            (
+                "zeus_bso_carbon_intensity_grams_per_kwh",
+                "ZEUS_BSO_CARBON_INTENSITY",
+                config.carbon_intensity,
+            ),
         ):
             if value is not None:
-                yield GaugeMetricFamily(name, "The value of the service's setting.", value)
+                yield GaugeMetricFamily(name, f"The setting {setting}.", value)
 
 
 def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:

@@ -125,7 +125,7 @@ class Policy(Protocol):
             state: Its state.
             hardware: What the trial trains on.
             rng: Seeded by the job and the number of the trial.
-            usable: The job's batch sizes that the trial's devices can divide, at least one.
+            usable: The batch sizes to choose from, at least one of the job's.
 
         Raises:
             NoBatchSizeLeft: All usable ones have failed.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import IN_A_ROW, Counts, passed_over
+from zeus_service.bandit.inconclusive import Counts, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
@@ -42,10 +42,11 @@ def reason(
         "baseline": "trains to completion, as without Zeus; "
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
-    if not passed or choice.batch_size in passed:  # then all are
+    is_chosen = choice.why in ("explore", "exploit", "concurrent")
+    if not passed or not is_chosen or choice.batch_size in passed:
         return text
     skipped = ", ".join(map(str, passed))
-    return f"{text}; skips {skipped}: no result in {IN_A_ROW} trials"
+    return f"{text}; skips {skipped}: no result in the latest trials"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
@@ -56,11 +57,11 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
     if chosen == best:
         return f"{measured}; the best so far, to be measured again"
     if not best.mean or chosen.interval is None:
-        return f"{measured}, may beat {best.batch_size}"
+        return f"{measured}, may beat batch size {best.batch_size}"
     gain = 1 - chosen.interval[0] / best.mean
     if gain < 0.005:
         return f"{measured}; another run will show how the cost depends on the batch size"
-    return f"{measured}, may cost up to {100 * gain:.0f} % less than {best.batch_size}"
+    return f"{measured}, may cost up to {100 * gain:.0f} % less than batch size {best.batch_size}"
 
 
 def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
@@ -109,11 +110,11 @@ def count_failures(arms: Iterable[ArmEstimate]) -> str:
 def exhausted(
     spec: JobSpec, state: State, hardware: Hardware, multiple_of: int = 1
 ) -> ExhaustedJob:
-    """The error for a start after all batch sizes that are such multiples have failed."""
+    """The error for a start after all batch sizes have failed that `multiple_of` divides."""
     arms = policy_of(spec).describe(spec, state, hardware)
     usable = [arm for arm in arms if arm.batch_size % multiple_of == 0]
     counts = count_failures(usable)
-    limit = "" if len(usable) == len(arms) else f", of those divisible by {multiple_of}"
+    limit = "" if len(usable) == len(arms) else f" divisible by {multiple_of}"
     return ExhaustedJob(
-        f"job {spec.job_id!r} has no batch size left to try{limit}: {counts}. {REMEDY}"
+        f"job {spec.job_id!r} has no batch size{limit} left to try: {counts}. {REMEDY}"
     )

@@ -94,12 +94,8 @@ def decide(
         outcome, reason = "converged", f"the target of {spec.target_metric:.6g} is reached"
     elif past_bound and (spent or report.epoch < spec.max_epochs):
         outcome = "early_stopped"
-        what = (
-            f"{energy(judged)} so far"
-            if spent
-            else f"an expected {energy(judged)} by the next report"
-        )
-        reason = f"{what} exceeds the threshold of {energy(cost_bound)}"
+        when = "so far, exceeds" if spent else "by the next report, would exceed"
+        reason = f"its cost, {energy(judged)} {when} the threshold of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         reason = (
@@ -123,4 +119,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; host load {load:.1f} per core, usually {usual:.1f}"
+    return f"; host load {load:.1f}, usually {usual:.1f}"

@@ -99,6 +99,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     own = f"{name}: best {spec.monitor} {best[trial.trial_number]:.6g}"
     trial.reason = own
     are_equal = len(best) > 1 and len(set(best.values())) == 1
+    curves = {tuple(row.metric for row in rows) for rows in reports.values()}
     fault = ""
     if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
         spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
@@ -106,7 +107,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
             fault = f"; all baselines are equal: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
             fault = f"; {_target(spec)} is reached at once: {_OWN_TARGET}"
-    elif spec.target_metric is None and are_equal:
+    elif spec.target_metric is None and are_equal and len(curves) == 1:
         fault = f", the same as before: vary a fixed seed, or {_OWN_TARGET}"
     if spec.target_metric is not None:
         for baseline in baselines:
@@ -140,7 +141,7 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     for name in ("epoch", "time_s", "energy_j", "metric", "cost"):
         setattr(baseline, name, getattr(first, name))
     after = f"{first.epoch} epoch{'s' * (first.epoch != 1)}"
-    reason = f"{baseline.reason}; {_target(spec)}, reached after {after}"
+    reason = f"{baseline.reason}; {_target(spec)}, which it reached after {after}"
     baseline.reason = reason[:MAX_REASON]
 
 

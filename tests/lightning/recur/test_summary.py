@@ -95,7 +95,7 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
     unclear = {"estimate": 6.6, "low": -72.9, "high": 86.0}
     amounts = {"saved": {"energy_j": unclear, "time_s": clear}}
     assert list(summary.saved("nightly", amounts, []))[1:] == [
-        "  energy: 6.6 J (-72.9 to 86.0 J): not clearly different from 0",
+        "  energy: 6.6 J (-72.9 to 86.0 J): not clearly different from 0 so far",
         "  time: 6.6 s (1.0 to 9.0 s)",
     ]
 

@@ -79,6 +79,6 @@ def test_a_program_that_overrides_the_variable_is_told_what_to_call(
 ) -> None:
     monkeypatch.setattr("zeus_lightning.meters.cpu_estimate.usable_cores", lambda: 2)
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    remedy = r"overrides OMP_NUM_THREADS: make it call torch.set_num_threads\(2\)$"
+    remedy = r"sets their number: make it call torch.set_num_threads\(2\)$"
     with pytest.warns(UserWarning, match=remedy):
         _warn_of_threads(1, 10)

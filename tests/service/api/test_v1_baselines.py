@@ -108,7 +108,9 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     other.baseline(0.2, 0.5)
     reason = other.baseline(0.2, 0.51)["reason"]
     target = f"target >= {other.shown()['target_metric']:.6g}"
-    assert reason == f"baseline 2 of 2: best val_acc 0.51; {target}, reached after 2 epochs"
+    assert (
+        reason == f"baseline 2 of 2: best val_acc 0.51; {target}, which it reached after 2 epochs"
+    )
 
 
 def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
@@ -118,7 +120,7 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
     for trial, best in zip(job.trials(), BEST, strict=True):
         assert (trial["outcome"], trial["epoch"], trial["metric"]) == ("converged", 2, best)
         assert (trial["time_s"], trial["energy_j"], trial["cost"]) == (20.0, 1000.0, 1500.0)
-        assert trial["reason"].endswith(", reached after 2 epochs")
+        assert trial["reason"].endswith(", which it reached after 2 epochs")
     savings = api("GET", f"/jobs/{job.id}/savings").json()
     assert savings["recurrences"] == 3
     assert savings["saved"]["energy_j"]["estimate"] == pytest.approx(0.0, abs=1e-6)
@@ -151,7 +153,7 @@ def test_concurrent_baselines_are_judged_at_their_end(api: Api) -> None:
         assert (ended["outcome"], ended["epoch"]) == (outcome, 2 if best == 0.99 else 3)
         extra = "an extra baseline"
         assert ended["reason"].startswith(f"{extra}: best val_acc {best}; target >= ")
-        reached = ", reached after 2 epochs" if outcome == "converged" else ", not reached"
+        reached = ", which it reached after 2 epochs" if outcome == "converged" else ", not reached"
         assert ended["reason"].endswith(reached)
     assert job.shown()["target_metric"] == pytest.approx(TARGET, abs=1e-6)
     assert job.shown()["completed_baselines"] == 5

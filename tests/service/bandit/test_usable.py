@@ -51,7 +51,7 @@ def test_usable_batch_sizes_that_all_fail_are_an_error_and_not_a_loop(policy: Po
 def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) -> None:
     register(policy="default", batch_sizes=[32, 48], default_batch_size=32)
     before = counters.exhausted_starts._value.get()
-    with pytest.raises(ExhaustedJob, match="those divisible by 48: 1 was not tried"):
+    with pytest.raises(ExhaustedJob, match="divisible by 48 left to try: 1 was not tried"):
         optimizer.start_trial("job", multiple_of=48)
     assert counters.exhausted_starts._value.get() == before
     assert optimizer.start_trial("job")[1].batch_size == 32
