@@ -141,7 +141,7 @@ def batch_size_rows(
             "next" if next_trial and arm.batch_size == next_trial.batch_size else "",
             status_in_words(arm.status) if arm.status != "alive" else "",
         ]
-        state = ", ".join(filter(None, states)) or ("" if arm.pulls else "no result yet")
+        state = ", ".join(filter(None, states)) or ("" if arm.pulls else "no result")
         expected, measured = (
             energy(cost, units) for cost in (arm.mean, mean_costs.get(arm.batch_size))
         )

@@ -37,7 +37,7 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
     on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=32, cost_bound=None, arms=arms)
     none = shown.NONE
     assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason=""), {32: 102.3}) == [
-        (8, 0, none, none, none, none, "no result yet"),
+        (8, 0, none, none, none, none, "no result"),
         (16, 0, "150 J", "99.8 to 217 J", none, "+50 %", "next"),
         (32, 40, "100 J", "98.1 to 102 J", "102 J", none, "best"),
         (64, 2, "1,250 J", none, none, "+1,150 %", "missed the target"),
