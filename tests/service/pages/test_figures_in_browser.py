@@ -132,6 +132,15 @@ def test_no_table_is_cut_on_a_narrow_screen(
         expect(page.locator("thead").last).to_be_visible(visible=width > 640)
 
 
+def test_the_reason_of_a_failure_is_a_line_of_its_own_on_a_phone(
+    failed_first: str, open_page: Open
+) -> None:
+    page = open_page(failed_first, viewport={"width": 390, "height": 800})
+    row = page.locator("#rows tbody tr").last
+    outcome = row.locator("td", has=page.locator(".outcome")).bounding_box()
+    assert outcome["width"] > 0.9 * row.bounding_box()["width"]
+
+
 def test_the_legend_shows_a_batch_size_as_a_circle_whatever_its_first_run_came_to(
     failed_first: str, open_page: Open
 ) -> None:
@@ -163,6 +172,18 @@ def test_the_keyboard_reaches_what_a_figure_shows(service: ServiceProcess, open_
     expect(rows.last).to_have_text(re.compile(r"^saved\d+.* to .*J$"))
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.getAttribute('role')") == "region"
+
+
+def test_a_figure_keeps_to_the_height_that_its_open_table_leaves(
+    service: ServiceProcess, open_page: Open
+) -> None:
+    page = open_page(f"{service.url}{PATH}", viewport={"width": 1440, "height": 900})
+    box = page.locator(".figure", has=figure(page, "valley"))
+    heights = """plot => [plot.clientHeight, plot.querySelector(".main-svg").clientHeight]"""
+    before = figure(page, "valley").evaluate(heights)
+    box.locator("summary").click()
+    wait_until(lambda: len(set(figure(page, "valley").evaluate(heights))) == 1)
+    assert figure(page, "valley").evaluate(heights) != before
 
 
 def test_a_figure_may_become_empty_while_its_table_is_open(

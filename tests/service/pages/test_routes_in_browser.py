@@ -70,7 +70,7 @@ HARDWARE = {
 }
 
 
-MOVED = {"device_model": "Newer <b>GPU", "num_devices": 4, "max_power_w": 2800.0}
+MOVED = {"device_model": "Newer <b>GPU 80GB HBM3e", "num_devices": 4, "max_power_w": 2800.0}
 
 
 def start(api: Api, job_id: str, more: dict[str, Any] | None = None) -> None:
@@ -103,7 +103,7 @@ VIEWS = {
     "/job/no-run": "No run has started yet",
     "/job/some-runs": "val_<b>acc",
     "/job/in-flight": "In flight",
-    "/job/moved/trial/1": "On 4 \N{MULTIPLICATION SIGN} Newer <b>GPU.",
+    "/job/moved/trial/1": "On 4 \N{MULTIPLICATION SIGN} Newer <b>GPU 80GB HBM3e.",
     "/job/exhausted": "The only batch size failed: 1 diverged",
     "/job/some-runs/trial/1": "the target of 0.9 is reached",
     "/job/in-flight/trial/2": "last heard from",
@@ -167,12 +167,16 @@ def test_a_job_on_two_kinds_of_hardware_shows_them_side_by_side(
     expect(rows).to_have_count(2)
     for row, name, on in zip(
         rows.all(),
-        ("1 \N{MULTIPLICATION SIGN} Fake GPU", "4 \N{MULTIPLICATION SIGN} Newer <b>GPU"),
+        ("1 \N{MULTIPLICATION SIGN} Fake GPU", "4 \N{MULTIPLICATION SIGN} Newer <b>GPU 80GB HBM3e"),
         reversed(known),
         strict=True,
     ):
         expect(row.get_by_role("rowheader")).to_have_text(name)
         expect(row).to_contain_text(str(on["best_batch_size"]))
+    for width in (1440, 1280, 1024):
+        page.set_viewport_size({"width": width, "height": 900})
+        cut = "each => each.scrollWidth > each.clientWidth + 1"
+        assert not page.get_by_role("region", name="Runs").evaluate(cut), width
     expect(page.locator("#running .run")).to_contain_text("1 \N{MULTIPLICATION SIGN} Fake GPU")
     expect(page.get_by_text("The next run gets")).to_contain_text(
         "on 1 \N{MULTIPLICATION SIGN} Fake GPU"
