@@ -50,7 +50,7 @@ def test_the_far_edge_is_four_octaves_from_the_default() -> None:
         assert best in (min(each.workload.settings), max(each.workload.settings))
 
 
-def test_the_first_run_is_by_luck_cheap_or_dear() -> None:
+def test_the_first_run_is_by_luck_cheap_or_costly() -> None:
     for each in of_kind("costly_first_run"):
         size = each.workload.default_batch_size
         assert first_run(each, size) > 4 * sorted(each.workload.settings[size].target_epochs)[50]

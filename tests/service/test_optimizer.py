@@ -65,7 +65,7 @@ def test_a_run_stopped_early_on_a_busier_host_has_the_loads_in_its_reason(
     last = report_of(2, energy_j=1e6, host_load=load)
     decision = optimizer.report("job", 4, last)
     assert decision.outcome == "early_stopped"
-    loads = "; host load 0.9, usually 0.4"
+    loads = "; host load 0.9, usual 0.4"
     assert decision.reason.endswith(loads) is is_busy
     assert ("load" in decision.reason) is is_busy
     assert optimizer.get_trial("job", 4).reason == decision.reason

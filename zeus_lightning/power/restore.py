@@ -156,7 +156,7 @@ def restore_all(uuids: Collection[str] | None = None) -> Iterator[tuple[str, boo
             remedy = f"; if this GPU is gone for good, delete {path}" if missing else ""
             yield path.stem, cause == "in_use", (error.fact if missing else error.message) + remedy
         except OSError as error:
-            yield path.stem, False, f"{path}: {error.strerror}"
+            yield path.stem, False, f"{path}: {error.strerror or error}"
 
 
 def check_settable(limit: GpuLimit) -> bool:

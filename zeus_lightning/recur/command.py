@@ -64,7 +64,7 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, another is tried at once. Rerunning the command continues from what was
+    If a batch size fails, the run restarts at once. Rerunning the command continues from what was
     learned. Example: zeus-lightning recur -- python train.py
     """
     if observe and compare:

@@ -130,7 +130,7 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
-        unclear = ": not clearly different from 0 so far" if is_unclear else ""
-        yield f"  {name}: {estimate} {unit} ({low} to {high} {unit}){unclear}"
+        unclear, interval = ", not clearly different from 0 so far", f" ({low} to {high} {unit})"
+        yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
     if any(each.run and each.run.trial.why == "baseline" for each in tries):
         yield "  Baselines count only until they reach the target."

@@ -85,7 +85,7 @@ def is_trial_failure(exception: BaseException) -> bool:
 def reason_of(exception: BaseException) -> str:
     """The class and message of an exception, or SIGTERM, as text that can be sent and stored.
 
-    An out-of-memory error of torch is cut after its first sentence.
+    The details that torch adds to an out-of-memory error are cut.
     """
     text = type(exception).__name__
     if isinstance(exception, SystemExit) and (

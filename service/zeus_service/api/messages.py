@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.inconclusive import marked
+from zeus_service.bandit.inconclusive import mark_passed_over
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of
@@ -281,7 +281,7 @@ class Job(JobSummary):
             hardware=[
                 OnHardware(
                     **each,
-                    arms=marked(
+                    arms=mark_passed_over(
                         policy.describe(spec, job.state, Hardware.of(each)), job.inconclusive
                     ),
                 )

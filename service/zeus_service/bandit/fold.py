@@ -1,4 +1,4 @@
-"""How a policy chooses, and how its state follows from a job's trials: each end is folded into it.
+"""How a policy chooses, and how a job's state follows from its trials: by folding each end into it.
 
 The state depends on the order in which trials ended, and on which are running, but not on when each
 one started: no policy's `observe` reads what `begin` counts, beyond its own trial. So a trial's
@@ -8,7 +8,7 @@ this for every policy. An end without a result leaves the state as it was before
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -45,7 +45,7 @@ def choose(
     """The policy's choice among the batch sizes that are not passed over, or else among all.
 
     Raises:
-        NoBatchSizeLeft: All usable ones have failed.
+        NoBatchSizeLeft: None of `usable` is left to try.
     """
     policy, passed = policy_of(spec), inconclusive.passed_over(counts)
     if others := [size for size in usable if size not in passed]:
@@ -87,3 +87,28 @@ def replay(spec: JobSpec, trials: Iterable[PastTrial]) -> tuple[State, Counts]:
         if trial.outcome is not None:
             state, counts = end(spec, state, counts, trial)
     return state, counts
+
+
+def revive(
+    spec: JobSpec, state: State, before: Sequence[PastTrial], after: Sequence[PastTrial]
+) -> tuple[State, Counts]:
+    """Return the state and counts once a trial that ended without a result runs again.
+
+    Trials are replayed only if an end of its batch size counted as a result, since that may have
+    depended on this end: one in some hundred ends, at most.
+
+    Args:
+        spec: The job.
+        state: What follows from `before`.
+        before: The job's trials, as for `replay`.
+        after: The same, but the trial runs, and comes last.
+    """
+    _, sizes = inconclusive.count_ends(_ends(before))
+    if after[-1].batch_size in sizes:
+        return replay(spec, after)
+    counts, _ = inconclusive.count_ends(_ends(after))
+    return begin(spec, state, after[-1]), counts
+
+
+def _ends(trials: Iterable[PastTrial]) -> Iterator[tuple[int, Outcome]]:
+    return ((each.batch_size, each.outcome) for each in trials if each.outcome is not None)

@@ -16,7 +16,7 @@ gets a result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,17 +65,19 @@ def count_ends(ends: Iterable[tuple[int, Outcome]]) -> tuple[Counts, set[int]]:
         The counts, and the batch sizes of which an end without a result counted as one.
     """
     counts: Counts = {}
-    counted = set()
+    sizes = set()
     for batch_size, outcome in ends:
         if outcome in RESUMABLE and is_result(counts, batch_size, outcome):
-            counted.add(batch_size)
+            sizes.add(batch_size)
         counts = count_end(counts, batch_size, outcome)
-    return counts, counted
+    return counts, sizes
 
 
-def marked(arms: Iterable[ArmEstimate], counts: Counts) -> list[ArmEstimate]:
+def mark_passed_over(arms: Sequence[ArmEstimate], counts: Counts) -> list[ArmEstimate]:
     """Estimates, with the latest outcome as the status of batch sizes that are passed over."""
     passed = passed_over(counts)
+    if all(arm.batch_size in passed for arm in arms if arm.status == "alive"):
+        return list(arms)  # none is passed over
     return [
         replace(arm, status=passed[arm.batch_size])
         if arm.batch_size in passed and arm.status == "alive"

@@ -109,8 +109,8 @@ class InformationDirectedPolicy:
         usable: Collection[int],
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
-        is_usable = np.isin(spec.batch_sizes, list(usable))
-        alive = np.flatnonzero(find_alive(spec, state, hardware) & is_usable)
+        is_alive = find_alive(spec, state, hardware)
+        alive = np.flatnonzero(is_alive & np.isin(spec.batch_sizes, list(usable)))
         if not len(alive):
             raise NoBatchSizeLeft
         posterior = infer_costs(spec, state, hardware)
@@ -138,7 +138,8 @@ class InformationDirectedPolicy:
         )
         ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
         chosen = alive[np.argmin(ratio)]
-        return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best else "explore")
+        best_of_all = outlook.best(np.flatnonzero(is_alive))
+        return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best_of_all else "explore")
 
     def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:
         """Count a running trial."""

@@ -128,7 +128,7 @@ class Policy(Protocol):
             usable: The batch sizes to choose from, at least one of the job's.
 
         Raises:
-            NoBatchSizeLeft: All usable ones have failed.
+            NoBatchSizeLeft: None of `usable` is left to try.
         """
 
     def begin(self, spec: JobSpec, state: State, choice: Choice, hardware: Hardware) -> State:

@@ -18,6 +18,7 @@ _STATUSES = {
     "not_converged": "missed the target",
     "out_of_memory": "ran out of memory",
     "early_stopped": "cost too much",
+    "alive": "failed",  # in an error that says that none is left to try
 }
 
 
@@ -43,10 +44,10 @@ def reason(
         f"{spec.baseline_runs} baselines set the target",
     }[choice.why]
     is_chosen = choice.why in ("explore", "exploit", "concurrent")
-    if not passed or not is_chosen or choice.batch_size in passed:
+    skipped = [str(size) for size in passed if arms[size].status == "alive"]
+    if not skipped or not is_chosen or choice.batch_size in passed:
         return text
-    skipped = ", ".join(map(str, passed))
-    return f"{text}; skips {skipped}: no result in the latest trials"
+    return f"{text}; skips {', '.join(skipped)}: no result in the latest trials"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:

@@ -119,4 +119,4 @@ def busy_host(load: float | None, usual: float | None) -> str:
     """
     if load is None or usual is None or load <= max(2 * usual, IDLE_LOAD):
         return ""
-    return f"; host load {load:.1f}, usually {usual:.1f}"
+    return f"; host load {load:.1f}, usual {usual:.1f}"

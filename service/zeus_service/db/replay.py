@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit import fold, inconclusive, learned_target
-from zeus_service.bandit.outcomes import Outcome
+from zeus_service.bandit import fold, learned_target
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import unix_now
@@ -59,24 +58,16 @@ class Replay:
 
 
 def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Take back the end of a trial, which has no result, in a locked job: it runs again.
-
-    If such an end of its batch size has counted as a result, the job is replayed, since that may
-    have depended on this end: one in some hundred ends, at most.
-    """
+    """Take back the end of a trial, which has no result, in a locked job: it runs again."""
     rows = jobs.history(session, job)
     others = [row for row in rows if row.trial_number != trial.trial_number]
-    _, counted = inconclusive.count_ends(_ends(rows))
     savings.take_back(session, job, trial, others)
     trial.outcome = trial.ended_seq = trial.ended_at = None
     trial.reason = ""
     job.sequence += 1
-    if trial.batch_size in counted:
-        _replay(session, job, spec)
-    else:
-        job.failures = _failures(others)
-        job.state = fold.begin(spec, job.state, trial)
-        job.inconclusive, _ = inconclusive.count_ends(_ends(others))
+    job.failures = _failures(others)
+    job.state, job.inconclusive = fold.revive(spec, job.state, rows, [*others, trial])
+    jobs.summarize(job, spec)
     job.updated_at = unix_now()
 
 
@@ -106,7 +97,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
         if are_equal:
             fault = f"; all baselines are equal: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
-            fault = f"; {_target(spec)} is reached at once: {_OWN_TARGET}"
+            fault = f"; all reached {_target(spec)} at their first validation: {_OWN_TARGET}"
     elif spec.target_metric is None and are_equal and len(curves) == 1:
         fault = f", the same as before: vary a fixed seed, or {_OWN_TARGET}"
     if spec.target_metric is not None:
@@ -151,10 +142,6 @@ def _replay(session: Session, job: Job, spec: JobSpec) -> None:
     rows = jobs.history(session, job)
     job.failures = _failures(rows)
     Replay(spec, rows, savings.default_profiles(session, job, spec)).store(session, job, spec)
-
-
-def _ends(rows: Sequence[Any]) -> list[tuple[int, Outcome]]:
-    return [(row.batch_size, row.outcome) for row in rows if row.outcome is not None]
 
 
 def _failures(rows: Sequence[Any]) -> int:

@@ -38,7 +38,7 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
 
     They are of the latest hardware: costs on different hardware are not compared.
     """
-    if not job.hardware or not any(arm.mean for arm in job.hardware[-1].arms):
+    if not job.hardware:
         return plot.empty(runs_drawn(job, trials))
     on, sizes = job.hardware[-1], job.spec.batch_sizes
     hardware = Hardware.of(vars(on))
@@ -83,6 +83,8 @@ def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
 def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
     """The expected costs; the best batch size has a ring."""
     known = [(arm, arm.mean, arm.interval or (arm.mean, arm.mean)) for arm in on.arms if arm.mean]
+    if not known:
+        return []
     sizes, means = [arm.batch_size for arm, _, _ in known], [mean for _, mean, _ in known]
     units = shared_unit(means)
     curve = plot.curve("expected", sizes, means, BLUE) | {

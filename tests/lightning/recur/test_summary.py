@@ -67,6 +67,20 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
     assert table.caption == "; ".join(notes)
 
 
+def test_a_line_names_the_metric_that_a_run_reached_and_a_baseline_has_completed() -> None:
+    reached = tried(1, run("converged", report=report(metric=0.75)))
+    assert summary.detail(reached) == f"reached {job_spec().monitor} 0.75"
+    baseline = tried(1, run("converged", why="baseline", reason="baseline 3 of 3", report=report()))
+    assert (summary.line(baseline).split()[3], summary.detail(baseline)) == (
+        "completed",
+        "baseline 3 of 3",
+    )
+    assert summary.detail(tried(1, run("early_stopped", reason="its cost", report=report()))) == (
+        "its cost"
+    )
+    assert summary.detail(tried(1, None, code=75)) == ""
+
+
 def test_without_a_measured_try_there_is_no_table() -> None:
     assert summary.table([]) is None
     assert summary.table([tried(1, None, code=75), tried(1, run("converged", report=None))]) is None
@@ -95,7 +109,7 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
     unclear = {"estimate": 6.6, "low": -72.9, "high": 86.0}
     amounts = {"saved": {"energy_j": unclear, "time_s": clear}}
     assert list(summary.saved("nightly", amounts, []))[1:] == [
-        "  energy: 6.6 J (-72.9 to 86.0 J): not clearly different from 0 so far",
+        "  energy: 6.6 J, not clearly different from 0 so far",
         "  time: 6.6 s (1.0 to 9.0 s)",
     ]
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from service.jobs import HARDWARE, LEARNING, OTHER, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold, inconclusive
 from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.outcomes import FINAL, RESUMABLE, Outcome
+from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.bandit.spec import JobSpec
@@ -204,11 +205,7 @@ histories = st.lists(
 def test_the_state_depends_on_the_order_of_ends_alone(
     policy: Policy, job: JobSpec, moves: list[Any]
 ) -> None:
-    """Up to four trials at once, and trials that run again although they had ended.
-
-    A trial of a batch size of which an end counted as a result runs again only by a replay of its
-    job, so it stays here.
-    """
+    """Up to four trials at once, and trials that run again although they had ended."""
     job = job.model_copy(update={"policy": policy.name})
     state, counts = fold.replay(job, [])
     running: list[PastTrial] = []
@@ -220,20 +217,15 @@ def test_the_state_depends_on_the_order_of_ends_alone(
             state, counts = fold.end(job, state, counts, trial)
             ended.append(trial)
         elif move == "revive":
-            _, counted = inconclusive.count_ends(ends(ended))
-            resumable = [
-                trial
-                for trial in ended
-                if trial.outcome in RESUMABLE and trial.batch_size not in counted
-            ]
+            resumable = [trial for trial in ended if trial.outcome in RESUMABLE]
             if not resumable or len(running) == 4:
                 continue
             trial = resumable[which % len(resumable)]
+            before = [*(replace(each) for each in ended), *running]
             ended = [each for each in ended if each is not trial]  # others may be equal
             trial.outcome = None
-            state = fold.begin(job, state, trial)
-            counts, _ = inconclusive.count_ends(ends(ended))
             running.append(trial)
+            state, counts = fold.revive(job, state, before, [*ended, *running])
         elif len(running) < 4:
             try:
                 control = move == "control"
@@ -245,8 +237,27 @@ def test_the_state_depends_on_the_order_of_ends_alone(
     assert fold.replay(job, [*ended, *running]) == (state, counts)
 
 
-def ends(trials: list[PastTrial]) -> list[tuple[int, Outcome]]:
-    return [(each.batch_size, each.outcome) for each in trials if each.outcome is not None]
+@policies
+@given(job=specs, moves=moves, ends=st.lists(st.integers(0, 7), max_size=12), usable=st.integers(1))
+@settings(max_examples=50, deadline=None)
+def test_a_batch_size_is_passed_over_if_another_one_is_left(
+    policy: Policy, job: JobSpec, moves: list[Any], ends: list[int], usable: int
+) -> None:
+    job, sizes = job.model_copy(update={"policy": policy.name}), job.batch_sizes
+    state, _ = play(policy, job, moves)
+    counts, _ = inconclusive.count_ends((sizes[each % len(sizes)], "errored") for each in ends)
+    some = [size for index, size in enumerate(sizes) if usable >> index & 1] or sizes
+    rng = np.random.default_rng
+    try:
+        chosen = fold.choose(job, state, counts, HARDWARE, rng(1), some).batch_size
+    except NoBatchSizeLeft:
+        return
+    assert chosen in some
+    passed = inconclusive.passed_over(counts)
+    others = [size for size in some if size not in passed]
+    if chosen in passed and others:
+        with pytest.raises(NoBatchSizeLeft):
+            policy.next_batch_size(job, state, HARDWARE, rng(1), others)
 
 
 class Perturbed(np.ndarray):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, LEARNING, PastTrial, spec
-from zeus_service.bandit import fold, inconclusive
+from zeus_service.bandit import fold
 from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
 from zeus_service.bandit.outcomes import RESUMABLE, Outcome
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
@@ -134,8 +135,9 @@ def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(policy: str)
     assert passed_over(job.counts) == {32: "lost"}
     job.run(always("converged"))  # another one
     back, *others = job.trials
-    job.state = fold.begin(job.spec, job.state, back)
-    job.counts, _ = inconclusive.count_ends((each.batch_size, each.outcome) for each in others)
+    before = [*map(replace, job.trials)]
+    back.outcome = None
+    job.state, job.counts = fold.revive(job.spec, job.state, before, [*others, back])
     assert not passed_over(job.counts)
     job.end(back, "converged")
     assert job.best == 32

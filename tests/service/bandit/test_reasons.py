@@ -40,6 +40,11 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
             "it looks cheapest after the runs so far",
         ),
         (
+            [ArmEstimate(32, 0, 100.0, 1.0, "alive")],
+            Choice(32, "exploit"),
+            "expected to cost 100 J (98.1 to 102 J), judging by other batch sizes",
+        ),
+        (
             [CHEAP, UNTRIED],
             Choice(16, "explore"),
             "not measured yet, may cost up to 28 % less than batch size 32",

@@ -14,7 +14,7 @@ from service.bandit.test_contract import learning_policies, moves, play, policie
 from service.conftest import on_sqlite
 from service.jobs import HARDWARE, observation, register, spec
 from zeus_service import counters, optimizer
-from zeus_service.bandit.policy import NoBatchSizeLeft, Policy, State
+from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
 
@@ -55,3 +55,19 @@ def test_a_default_that_cannot_be_used_does_not_count_as_exhaustion(app: Flask) 
         optimizer.start_trial("job", multiple_of=48)
     assert counters.exhausted_starts._value.get() == before
     assert optimizer.start_trial("job")[1].batch_size == 32
+
+
+@learning_policies
+def test_a_batch_size_that_is_taken_because_the_best_is_not_usable_is_no_exploitation(
+    policy: Policy,
+) -> None:
+    job = spec()
+    state = policy.initial_state(job)
+    for _ in range(4):
+        for size, cost in ((32, 1000.0), (16, 2000.0), (64, 2000.0), (128, 4000.0), (8, 4000.0)):
+            choice = Choice(size, "explore")
+            state = policy.begin(job, state, choice, HARDWARE)
+            state = policy.observe(job, state, observation(choice, "converged", cost))
+    choice = policy.next_batch_size(job, state, HARDWARE, np.random.default_rng(1), [128])
+    assert choice.batch_size == 128
+    assert choice.why == ("explore" if policy.name == "information_directed" else "exploit")
