@@ -119,7 +119,7 @@ def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
 
 
 def _labels(on: OnHardware, sizes: Sequence[int], labelled: set[int | None]) -> list[Figure]:
-    """The expected cost beside some points, toward the middle, away from the curve there."""
+    """Label some batch sizes with the expected cost, where the curve leaves room."""
     known = [(arm.batch_size, arm.mean) for arm in on.arms if arm.mean]
     units, labels = shared_unit(mean for _, mean in known), []
     for index, (size, mean) in enumerate(known):
