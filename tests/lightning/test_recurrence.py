@@ -71,7 +71,7 @@ def test_a_loop_that_ends_short_of_the_target_raises_as_the_block_is_left(
 ) -> None:
     job = new_job()
     with (
-        pytest.raises(ZeusTrialFailed, match="it may get another size"),
+        pytest.raises(ZeusTrialFailed, match="next run may get another size"),
         recurrence(service.url, job) as run,
     ):
         train(run, 0.1, 0.2)

@@ -45,7 +45,9 @@ def detail(each: Try) -> str:
     if run.outcome in FAILED or run.trial.why == "baseline":
         return run.reason
     if run.outcome == "converged" and run.report is not None:
-        return f"reached {run.job.monitor} {run.report.metric:.6g}"
+        sign = ">=" if run.job.higher_is_better else "<="
+        target = f"target {sign} {run.job.target_metric:.6g}"
+        return f"reached {run.job.monitor} {run.report.metric:.6g} ({target})"
     return ""
 
 
@@ -132,5 +134,7 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
         unclear, interval = ", not clearly different from 0 so far", f" ({low} to {high} {unit})"
         yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
+    if any(amounts[field]["estimate"] < 0 for field in ("energy_j", "time_s")):
+        yield "  Trying other batch sizes costs something at first: judge after more recurrences."
     if any(each.run and each.run.trial.why == "baseline" for each in tries):
         yield "  Baselines count only until they reach the target."

@@ -111,7 +111,7 @@ class TrialRecord:
                 f"{self.summary()}. Another control trial would do the same: check the target and "
                 "the program"
             )
-        return f"{self.summary()}. Rerun the job: it may get another size"
+        return f"{self.summary()}. The job's next run may get another size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""

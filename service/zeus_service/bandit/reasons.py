@@ -62,7 +62,12 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
     gain = 1 - chosen.interval[0] / best.mean
     if gain < 0.005:
         return f"{measured}; another run will show how the cost depends on the batch size"
-    return f"{measured}, may cost up to {100 * gain:.0f} % less than batch size {best.batch_size}"
+    low, high = (_few_digits(cost / best.mean) for cost in chosen.interval)
+    return f"{measured}, may cost {low} to {high} times as much as batch size {best.batch_size}"
+
+
+def _few_digits(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}"
 
 
 def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:

@@ -69,7 +69,7 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
 
 def test_a_line_names_the_metric_that_a_run_reached_and_a_baseline_has_completed() -> None:
     reached = tried(1, run("converged", report=report(metric=0.75)))
-    assert summary.detail(reached) == f"reached {job_spec().monitor} 0.75"
+    assert summary.detail(reached) == f"reached {job_spec().monitor} 0.75 (target >= 0.9)"
     baseline = tried(1, run("converged", why="baseline", reason="baseline 3 of 3", report=report()))
     assert (summary.line(baseline).split()[3], summary.detail(baseline)) == (
         "completed",
@@ -112,6 +112,16 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
         "  energy: 6.6 J, not clearly different from 0 so far",
         "  time: 6.6 s (1.0 to 9.0 s)",
     ]
+
+
+def test_a_job_that_has_used_more_so_far_is_said_to_do_so_at_first() -> None:
+    told = "  Trying other batch sizes costs something at first: judge after more recurrences."
+    more = {"estimate": -1.0, "low": -2.0, "high": -0.5}
+    less = {"estimate": 1.0, "low": 0.5, "high": 2.0}
+    for energy, time in ((more, less), (less, more), (less, less)):
+        amounts = {"saved": {"energy_j": energy, "time_s": time}}
+        is_told = told in summary.saved("nightly", amounts, [])
+        assert is_told is (more in (energy, time))
 
 
 def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> None:

@@ -103,9 +103,8 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     job.baseline(0.2, 0.5)
     ended = job.baseline(0.2, 0.9)  # so far apart that the bound is below all values
     target = f"target >= {job.shown()['target_metric']:.6g}"
-    assert (
-        f"; all reached {target} at their first validation: pass target_metric" in ended["reason"]
-    )
+    fault = f"; all reached {target} at their first validation, where later runs will now stop"
+    assert f"{fault}: for a better model, pass target_metric with another job_id" in ended["reason"]
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
     reason = other.baseline(0.2, 0.51)["reason"]
