@@ -156,7 +156,7 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     meter = f", energy by {latest.meter}" if latest else ""
-    stage = f" ({latest.stage})" if latest else ""
+    stage = f" ({latest.stage})" if latest and latest.stage != job.state else ""
     _print(
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; target: "
         f"{spec.monitor} {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"

@@ -25,10 +25,10 @@ from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, ranks_text,
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
 _LEFT_OUT = {
-    "nvml": "CPUs, memory, network and cooling",
-    "rapl": "GPUs, memory, network and cooling",
-    "nvml+rapl": "memory without a counter, disks, network and cooling",
-    "cpu-estimate": "GPUs, memory, idle power, network and cooling",
+    "nvml": "CPUs, memory",
+    "rapl": "GPUs, memory",
+    "nvml+rapl": "memory without a counter, disks",
+    "cpu-estimate": "GPUs, memory, idle power",
 }
 
 
