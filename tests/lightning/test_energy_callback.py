@@ -229,9 +229,7 @@ def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]])
         trainer(callback, copies, max_epochs=1).fit(Net(), Data())
     assert len(lines()) == 2
     for line in lines():
-        assert line.endswith(
-            "with cpu-estimate; not included: GPUs, memory, idle power)"
-        )
+        assert line.endswith("with cpu-estimate; not included: GPUs, memory, idle power)")
     for each in (callback, *copies.copies):
         trainer(each, max_epochs=1).fit(Net(), Data())
     assert len(lines()) == 5
