@@ -39,7 +39,7 @@ class JobConflict(OptimizerError):
 
 def job_conflict(job_id: str, differences: dict[str, dict[str, Any]], advice: str) -> JobConflict:
     """The error of a job that is known with other values: `{name: {known, given}}`."""
-    listed = ", ".join(
+    listed = "; ".join(
         f"{name} {each['known']!r}, not {each['given']!r}" for name, each in differences.items()
     )
     message = f"job {job_id!r} is registered with {listed}. {advice}"
