@@ -27,12 +27,7 @@ def shared_unit(values: Iterable[float | None]) -> dict[str, float]:
     return dict([fitting_unit(max(filter(None, values), default=0.0), ENERGIES)])
 
 
-def energy_range(low: float, high: float) -> str:
-    """Joules from one value to another: `12.3 to 14.5 kWh`."""
-    return range_with_unit(low, high, ENERGIES)
-
-
-def range_with_unit(low: float, high: float, units: Mapping[str, float]) -> str:
+def range_with_unit(low: float, high: float, units: Mapping[str, float] = ENERGIES) -> str:
     """A range in the unit that fits its larger end; an end below a thousandth of that is 0."""
     larger = max(low, high, key=abs)
     unit, size = fitting_unit(larger, units)

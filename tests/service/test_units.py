@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from zeus_service.units import MINUS, NONE, energy, energy_range, shared_unit
+from zeus_service.units import MINUS, NONE, energy, range_with_unit, shared_unit
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ def test_energies_are_in_the_units_of_bills(value: float | None, text: str) -> N
 
 
 def test_a_range_has_the_unit_of_its_larger_end() -> None:
-    assert energy_range(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
-    assert energy_range(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
-    assert energy_range(-7.2e6, 9.0e4) == f"{MINUS}2.00 to 0.0250 kWh"
-    assert energy_range(36.0, 7.2e9) == "0 to 2.00 MWh"
+    assert range_with_unit(3.6e6, 7.2e6) == "1.00 to 2.00 kWh"
+    assert range_with_unit(3.6e5, 7.2e6) == "0.100 to 2.00 kWh"
+    assert range_with_unit(-7.2e6, 9.0e4) == f"{MINUS}2.00 to 0.0250 kWh"
+    assert range_with_unit(36.0, 7.2e9) == "0 to 2.00 MWh"
 
 
 def test_energies_of_one_table_have_the_unit_of_the_largest() -> None:

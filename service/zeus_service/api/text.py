@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from zeus_service.api.messages import NextTrial, OnHardware
 from zeus_service.api.savings_report import JobSavings
@@ -62,11 +61,6 @@ def iso(instant: float) -> str:
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
 
 
-def utc(instant: float) -> str:
-    """Unix seconds as a date and time."""
-    return f"{datetime.fromtimestamp(instant, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def day(instant: float) -> str:
     """Unix seconds as a date: `3 Sep 2026`."""
     at = datetime.fromtimestamp(instant, UTC)
@@ -77,11 +71,6 @@ def saved_share(saved_j: float, spent_j: float) -> float:
     """What was saved of what the default would have spent; 0 if that is nothing."""
     expected_j = saved_j + spent_j
     return saved_j / expected_j if expected_j > 0 else 0.0
-
-
-def job_path(job_id: str) -> str:
-    """The address of a job's page."""
-    return f"/job/{quote(job_id, safe='')}"
 
 
 def words(name: str | None) -> str:

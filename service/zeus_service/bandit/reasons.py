@@ -11,7 +11,7 @@ from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
-from zeus_service.units import energy, energy_range, runs
+from zeus_service.units import energy, range_with_unit, runs
 
 REMEDY = "Use another job_id, with an easier target, more epochs or other batch sizes."
 _STATUSES = {
@@ -76,7 +76,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
         return "it looks cheapest after the runs so far"
     text = f"expected to cost {energy(chosen.mean)}"
     if chosen.interval:
-        text += f" ({energy_range(*chosen.interval)})"
+        text += f" ({range_with_unit(*chosen.interval)})"
     text += f" after {runs(chosen.pulls)}" if chosen.pulls else ", judging by other batch sizes"
     rivals = [
         (arm.mean, arm.batch_size)

@@ -108,7 +108,6 @@ class JobPage:
         latest: By the key of each of these jobs, its latest trials that have ended, ascending.
         counts: Jobs that match the search, by state.
         pages: How many pages there are; at least 1.
-        running: Running trials whose lease has not expired, of all jobs.
     """
 
     query: JobQuery
@@ -116,7 +115,6 @@ class JobPage:
     latest: dict[int, list[Row[int, str | None, float]]]
     counts: dict[JobState, int]
     pages: int
-    running: int
 
 
 @use_case(read_only=True)
@@ -149,10 +147,9 @@ def list_jobs(session: Session, query: JobQuery) -> JobPage:
     )
     if query.state is not None:
         page = page.where(state_column == query.state)
-    running = session.scalar(select(func.sum(_RUNNING.c.running))) or 0
     rows = session.execute(page).all()
     latest = _latest_trials(session, [job.key for job, *_ in rows])
-    return JobPage(query, rows, latest, counts, pages, int(running))
+    return JobPage(query, rows, latest, counts, pages)
 
 
 def _latest_trials(
@@ -190,9 +187,8 @@ def job_version(session: Session, job_id: str) -> tuple[object, ...]:
     """Read what differs when a trial of a job starts or ends, or the job itself changes."""
     profiles = PowerProfile.job_key == Job.key
     newest = select(func.max(PowerProfile.updated_at)).where(profiles).scalar_subquery()
-    count = select(func.count()).select_from(PowerProfile).where(profiles).scalar_subquery()
-    columns = Job.key, Job.sequence, Job.updated_at, state_column
-    query = select(*columns, newest, count).where(Job.job_id == job_id)
+    columns = Job.key, Job.sequence, Job.updated_at, state_column, newest
+    query = select(*columns).where(Job.job_id == job_id)
     row = session.execute(query).one_or_none()
     if row is None:
         raise unknown_job(job_id)
@@ -213,23 +209,12 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
     Raises:
         NotFound: No such job or trial.
     """
-    is_running = Trial.outcome.is_(None)
-    columns = Trial.generation, Trial.reports, Trial.outcome, Trial.ended_at
-    # The bound of a running trial moves on when others end.
-    of_running = Job.updated_at, Trial.lease_expires_at, _HAS_LEASE
-    query = select(*columns, *(case((is_running, column)) for column in of_running))
-    query = query.join(Job, Job.key == Trial.job_key).where(Job.job_id == job_id)
-    row = session.execute(query.where(_number == trial_number)).one_or_none()
+    columns = Trial.generation, Trial.reports, Trial.ended_at, Trial.lease_expires_at, _HAS_LEASE
+    query = select(*columns).where(_in_job(Trial, job_id), _number == trial_number)
+    row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"job {job_id!r} has no trial {trial_number}")
     return tuple(row)
-
-
-@use_case(read_only=True)
-def count_running(session: Session, job_id: str) -> int:
-    """Count a job's running trials."""
-    query = select(func.count()).where(_in_job(Trial, job_id), Trial.outcome.is_(None))
-    return session.scalar(query) or 0
 
 
 @use_case(read_only=True)
@@ -332,15 +317,9 @@ def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence
 _KEY_NAME = "session_key"
 
 
-@use_case(read_only=True)
-def read_signing_key(session: Session) -> str | None:
-    """Read the key that signs what browsers keep; None if there is none yet."""
-    return session.scalar(select(Secret.value).where(Secret.name == _KEY_NAME))
-
-
 @use_case()
-def make_signing_key(session: Session) -> str:
-    """Make the key that signs what browsers keep, or read one that is there.
+def signing_key(session: Session) -> str:
+    """The key that signs what browsers keep; made when it is first needed.
 
     Called again if another replica has stored a key meanwhile: then that one counts.
     """

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from flask import Blueprint, Response, g, request
+from flask import Response, g, request
 from flask import render_template as render
 from werkzeug.exceptions import HTTPException
 
 from zeus_service import __version__
 from zeus_service.api.problems import problem, refused
 from zeus_service.config import current_config
+from zeus_service.pages import pages
 from zeus_service.pages.plot import Figure
 
 HEADERS = {
@@ -40,7 +41,8 @@ def page(
     """Answer with a page; 304 if it has not changed."""
     config = current_config()
     prices = config.currency, config.price_per_kwh, config.price_per_gpu_hour
-    shown = request.host, g.viewer, prices, config.carbon_intensity, version
+    viewer = g.may_write, "zeus" in request.cookies
+    shown = request.host, viewer, prices, config.carbon_intensity, version
     return unless_unchanged(shown, "text/html", lambda: render(template, **values()))
 
 
@@ -65,6 +67,7 @@ def unless_unchanged(
     return response
 
 
+@pages.after_request  # the first one named is called last
 def compress(response: Response) -> Response:
     """Compress an answer for a client that takes gzip; a file of trials is sent as it is read."""
     if response.mimetype in COMPRESSED and response.status_code != 304:
@@ -76,24 +79,20 @@ def compress(response: Response) -> Response:
     return response
 
 
-def set_up_errors(pages: Blueprint) -> None:
-    """Show each problem of a page, and what no route answers a browser, as a page."""
-
-    @pages.after_request
-    def show_problem(response: Response) -> Response:
-        return _as_page(response)
-
-    @pages.app_errorhandler(404)
-    @pages.app_errorhandler(405)  # a path of Zeus's wire that takes other methods alone
-    def show_unknown_path(error: HTTPException) -> Response:
-        answer = refused(error)
-        best = request.accept_mimetypes.best_match(["application/json", "text/html"])
-        if request.blueprint or best != "text/html":
-            return answer
-        return _as_page(problem(404, "not_found", ""))
+@pages.app_errorhandler(404)
+@pages.app_errorhandler(405)  # a path of Zeus's wire that takes other methods alone
+def show_unknown_path(error: HTTPException) -> Response:
+    """Show what no route answers a browser as a page."""
+    answer = refused(error)
+    best = request.accept_mimetypes.best_match(["application/json", "text/html"])
+    if request.blueprint or best != "text/html":
+        return answer
+    return _as_page(problem(404, "not_found", ""))
 
 
+@pages.after_request
 def _as_page(response: Response) -> Response:
+    """Show each problem of a page as a page."""
     if response.mimetype == "application/problem+json":
         found = response.get_json()
         if response.status_code == HTTPStatus.NOT_FOUND:  # the detail is for a shell

@@ -1,8 +1,8 @@
 """The six figures of a job, as Plotly's JSON.
 
 That of costs over the batch size is in `valley`. The others are pure functions of what the database
-returned; `draw_job` reads it. The page's script adds what all figures have in common, and the
-colours of text and grid, which depend on whether the page is dark.
+returned; `draw_job` reads it. The page's script adds what all figures have in common; the style
+sheet colours text and grid.
 """
 
 from __future__ import annotations
@@ -24,27 +24,7 @@ from zeus_service.db.tables import Era, Report, Trial
 from zeus_service.pages import plot
 from zeus_service.pages.plot import BLUE, GREEN, GREY, ORANGE, RED, Figure
 from zeus_service.pages.valley import OUTCOMES, runs_drawn, valley
-from zeus_service.units import energy, energy_range, runs, significant
-
-FIGURES: dict[str, tuple[str, str]] = {
-    "valley": (
-        "Cost by batch size",
-        "The expected cost of a run with its 95 % interval, and each run, marked by its outcome.",
-    ),
-    "costs": ("Cost of each run", "In order, colored by batch size. Click a run to open it."),
-    "saved": (
-        "Energy saved",
-        "Compared with the default batch size at the GPU's default power limit. The curve dips "
-        "while new sizes are tried.",
-    ),
-    "regret": (
-        "Cumulative regret",
-        "What all runs cost, minus what the converged runs would have cost with the best batch "
-        "size.",
-    ),
-    "power": ("Power limits", "Energy and time per training batch, by the GPU's power limit."),
-}
-"""Title and explanation of each figure of a job's page, in the order in which they are shown."""
+from zeus_service.units import energy, range_with_unit
 
 CURVES = (ORANGE, BLUE, GREEN, RED, "#8e4ec6", "#d6409f")
 """Colours of runs that are compared."""
@@ -64,12 +44,6 @@ def draw_job(job_id: str) -> dict[str, Figure]:
     }
 
 
-def draw_run(job_id: str, trial_number: int) -> Figure:
-    """Read the latest reports of a trial, and draw them."""
-    spec = jobs.specification(optimizer.get_job(job_id))
-    return run(spec, queries.latest_reports(job_id, trial_number))
-
-
 def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
     """Read the latest reports of some trials, and draw them."""
     spec = jobs.specification(optimizer.get_job(job_id))
@@ -86,14 +60,9 @@ def costs(job: Job, trials: Sequence[Trial]) -> Figure:
         symbols = ["circle", *(OUTCOMES[str(trial.outcome)][1] for trial in found)]
         x, colour = [trial.trial_number for trial in found], colours.get(batch_size, GREY)
         traces.append(plot.dots(str(batch_size), x, found, colour, symbols))
-    layout = {
-        "xaxis": plot.number_axis("run", [trial.trial_number for trial in trials]),
-        "yaxis": plot.energy_axis("cost", traces),
-        "legend": {"title": {"text": "batch size"}},
-        "showlegend": True,
-    }
+    numbers, legend = [trial.trial_number for trial in trials], {"title": {"text": "batch size"}}
     note = runs_drawn(job, trials)
-    return {"data": traces, "layout": layout, "note": note, "summary": f"{runs(len(trials))}."}
+    return plot.over_runs(numbers, "cost", traces, note, legend=legend, showlegend=True)
 
 
 def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
@@ -113,16 +82,7 @@ def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]
     total = sum(each.spent.cost - each.recurrences * mean for each, mean in there if mean)
     _, *sums = accumulate(parts, initial=total - sum(parts))
     data = [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}]
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": plot.number_axis("run", numbers),
-            "yaxis": plot.energy_axis("cumulative regret", data),
-            "showlegend": False,
-        },
-        "note": "",
-        "summary": f"Regret so far: {energy(sums[-1])}.",
-    }
+    return plot.over_runs(numbers, "cumulative regret", data)
 
 
 def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
@@ -144,43 +104,25 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         counts = trial.outcome == "converged"
         parts.append(counts * expected_j - trial.energy_j)
         errors.append(counts * error_j)
-    line = list(accumulate(parts, initial=_before(parts, in_all.estimate)))
-    bands = list(accumulate(errors, initial=max(0.0, _before(errors, in_all.error))))
-    ends = (
-        [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)],
-        [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)],
-    )
+    line = list(accumulate(parts, initial=round(in_all.estimate - sum(parts), 3)))
+    bands = list(accumulate(errors, initial=max(0.0, round(in_all.error - sum(errors), 3))))
+    low = [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)]
+    high = [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)]
     numbers = [drawn[0][0].trial_number - 1, *(trial.trial_number for trial, *_ in drawn)]
-    low, high = (
-        {"x": numbers, "y": end, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-        for end in ends
-    )
     texts = [
-        f"{energy(sum_j)}, {energy_range(low_j, high_j)}"
-        for sum_j, low_j, high_j in zip(line, *ends, strict=True)
+        f"{energy(sum_j)}, {range_with_unit(low_j, high_j)}"
+        for sum_j, low_j, high_j in zip(line, low, high, strict=True)
     ]
+    band = {"x": [*numbers, *numbers[::-1]], "y": [*low, *high[::-1]], "mode": "none"}
     data = [
-        low,
-        high | {"fill": "tonexty", "fillcolor": f"{GREEN}2e"},
+        band | {"fill": "toself", "fillcolor": f"{GREEN}2e", "hoverinfo": "skip"},
         plot.curve("saved", numbers, line, GREEN)
         | {"hovertext": texts, "hovertemplate": "run %{x}: %{hovertext}<extra></extra>"},
     ]
-    layout = {
-        "xaxis": plot.number_axis("run", numbers),
-        "yaxis": plot.energy_axis("saved", data),
-        "showlegend": False,
-    }
     note = "The band is the 95 % interval."
     if savings.estimated:
         note += " Energy is estimated."
-    summary = f"Saved so far: {energy(savings.saved.energy_j.estimate)}."
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
-
-
-def _before(parts: Sequence[float], total: float) -> float:
-    """What a total has beyond these parts; 0 if that is only rounding."""
-    before = total - sum(parts)
-    return 0.0 if abs(before) < 1e-9 * sum(map(abs, parts)) else before
+    return plot.over_runs(numbers, "saved", data, note)
 
 
 def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
@@ -215,37 +157,13 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
-    note = "The star marks the chosen limit."
     chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in profiles[:8])
-    summary = f"Chosen limits: {chosen}."
-    return {"data": data, "layout": layout, "note": note, "summary": summary}
-
-
-def run(spec: JobSpec, reports: Sequence[Report]) -> Figure:
-    """Plot the metric, the power and the cost of a trial over its epochs."""
-    if not reports:
-        return plot.empty("This run has not reported yet.")
-    latest, epochs = reports[-1], [report.epoch for report in reports]
-    monitor = plot.plain(spec.monitor)
-    limits = [report.cost_bound for report in reports]
-    names, colours = (monitor, "power", "cost"), (BLUE, ORANGE, GREEN)
-    data = [
-        plot.curve(name, epochs, values, colour) | {"yaxis": axis}
-        for name, colour, (axis, values) in zip(names, colours, _measured(reports), strict=True)
-    ]
-    texts = [""] * (len(epochs) - 1) + ["stop limit"]
-    label = {"mode": "lines+markers+text", "text": texts, "textposition": "bottom left"}
-    data.append(plot.curve("stop limit", epochs, limits, RED) | {"yaxis": "y3"} | label)
-    return {
-        "data": data,
-        "layout": _over_epochs(spec, epochs, data),
-        "note": plot.what_is_drawn(len(reports), latest.sequence, "reports"),
-        "summary": f"{monitor} {significant(latest.metric)}",
-    }
+    note = f"Stars mark the chosen limits: {chosen}."
+    return {"data": data, "layout": layout, "note": note}
 
 
 def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -> Figure:
-    """Plot the metric, the power and the cost of several trials over their epochs."""
+    """Plot metric, power and cost of trials over their epochs; of a single one, its stop limit."""
     data, every = [], []
     for (trial, reports), colour in zip(compared, CURVES, strict=False):
         name = f"run {trial.trial_number} ({trial.batch_size})"
@@ -257,13 +175,16 @@ def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -
             for axis, values in _measured(reports)
         ]
     if not every:
-        return plot.empty("None of these runs has reports.")
-    return {
-        "data": data,
-        "layout": _over_epochs(spec, every, data) | {"showlegend": True},
-        "note": plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs"),
-        "summary": "",
-    }
+        return plot.empty("No reports yet.")
+    note = plot.what_is_drawn(min(len(compared), len(CURVES)), len(compared), "runs")
+    if len(compared) == 1:
+        note = plot.what_is_drawn(len(every), compared[0][1][-1].sequence, "reports")
+        limits = [report.cost_bound for report in compared[0][1]]
+        texts = [""] * (len(limits) - 1) + ["stop limit"]
+        label = {"mode": "lines+markers+text", "text": texts, "textposition": "bottom left"}
+        data.append(plot.curve("stop limit", every, limits, RED) | {"yaxis": "y3"} | label)
+    layout = _over_epochs(spec, every, data) | {"showlegend": len(compared) > 1}
+    return {"data": data, "layout": layout, "note": note}
 
 
 def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]:

@@ -7,14 +7,14 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Response, request
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
 from zeus_service.api import savings_report
 from zeus_service.bandit.spec import MAX_INTEGER, MAX_JOB_ID
 from zeus_service.db import queries
-from zeus_service.pages import answers
+from zeus_service.pages import answers, pages
 from zeus_service.savings.report import Estimate
 
 TOP = 10
@@ -25,13 +25,7 @@ QUANTITIES = ("energy_kwh", "time_s", "gpu_time_s", "money", "co2e_kg")
 """What the file of savings has of each week, where it is known."""
 
 
-def set_up_overview(pages: Blueprint) -> None:
-    """Add the routes."""
-    pages.get("/")(jobs_page)
-    pages.get("/savings")(savings_page)
-    pages.get("/savings.csv")(savings_csv)
-
-
+@pages.get("/")
 def jobs_page() -> ResponseReturnValue:
     """The jobs."""
     query = job_query(request.args)
@@ -49,6 +43,7 @@ def jobs_page() -> ResponseReturnValue:
     return answers.page("jobs.html", queries.list_version(), values)
 
 
+@pages.get("/savings")
 def savings_page() -> ResponseReturnValue:
     """What all jobs have saved, by week, and the jobs that have saved most."""
 
@@ -66,6 +61,7 @@ def savings_page() -> ResponseReturnValue:
     return answers.page("savings.html", queries.list_version(), values)
 
 
+@pages.get("/savings.csv")
 def savings_csv() -> Response:
     """What all jobs have saved in each week of a year, with 95 % intervals."""
     buffer = io.StringIO()
@@ -110,7 +106,5 @@ def job_query(given: MultiDict[str, str]) -> queries.JobQuery:
 
 def positive_int(given: MultiDict[str, str], name: str) -> int | None:
     """A positive number that every database takes, or None."""
-    text = given.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INTEGER))):
-        return None
-    return min(int(text), MAX_INTEGER) or None
+    number = given.get(name, 0, type=int)
+    return min(number, MAX_INTEGER) if number > 0 else None

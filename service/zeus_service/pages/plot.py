@@ -15,8 +15,8 @@ from zeus_service.db.tables import Trial
 from zeus_service.units import ENERGIES, energy, fitting_unit
 
 Figure = dict[str, Any]
-"""`data` and `layout` of Plotly, `note`: what was left out or is missing, `summary`: in words, and
-maybe a `title` that says what it shows."""
+"""`data` and `layout` of Plotly, `note`: what was left out or is missing, and maybe a `title` that
+says what it shows."""
 
 Window = tuple[float, float]
 """The lowest and the highest cost that a figure shows."""
@@ -35,7 +35,15 @@ SPECTRUM = (
 
 def empty(note: str) -> Figure:
     """A figure without data, and why it has none."""
-    return {"data": [], "layout": {}, "note": note, "summary": ""}
+    return {"data": [], "layout": {}, "note": note}
+
+
+def over_runs(
+    numbers: Sequence[int], title: str, traces: Sequence[Figure], note: str = "", **layout: Any
+) -> Figure:
+    """A figure of energies over the numbers of runs."""
+    axes = {"xaxis": number_axis("run", numbers), "yaxis": energy_axis(title, traces)}
+    return {"data": traces, "layout": {**axes, "showlegend": False, **layout}, "note": note}
 
 
 def curve(name: str, x: Sequence[int], y: Sequence[float | None], colour: str) -> Figure:
@@ -138,7 +146,7 @@ def log_energy_axis(title: str, window: Window) -> Figure:
     smallest = "J" if window[1] < ENERGIES["Wh"] else "Wh"
     units = {unit: size for unit, size in ENERGIES.items() if size >= ENERGIES[smallest]}
     low, high = (math.log10(end / units[smallest]) for end in window)
-    steps = (1, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2 else (1,)
+    steps = (1, 1.5, 2, 3, 5, 7) if high - low < 1 else (1, 2, 5) if high - low < 2 else (1,)
     powers = range(math.floor(low), math.ceil(high))
     ticks = [step * 10.0**power * units[smallest] for power in powers for step in steps]
     fitting = [(tick, *fitting_unit(tick, units)) for tick in ticks]

@@ -16,7 +16,6 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from apiflask import APIBlueprint
 from flask import Response, redirect, request, stream_with_context
 from flask import render_template as render
 from flask.blueprints import BlueprintSetupState
@@ -25,32 +24,19 @@ from jinja2 import StrictUndefined
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
-from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit import reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial
-from zeus_service.errors import JobBusy
-from zeus_service.pages import answers, figures, plot, run_filter
-from zeus_service.pages.overview import positive_int, set_up_overview
-from zeus_service.pages.session import require_writing, set_up_session
+from zeus_service.pages import answers, figures, pages, plot, run_filter
+from zeus_service.pages.overview import positive_int
+from zeus_service.pages.session import require_writing
 from zeus_service.savings.report import J_PER_KWH
-from zeus_service.units import energy, energy_range, runs, shared_unit, significant
+from zeus_service.units import energy, range_with_unit, runs, shared_unit, significant
 
-pages = APIBlueprint(
-    "pages",
-    __name__,
-    enable_openapi=False,  # for browsers, not for programs
-    static_folder="static",
-    static_url_path="/assets",
-    template_folder="templates",
-)
-pages.after_request(answers.compress)  # the first one named is called last
-answers.set_up_errors(pages)
-set_up_session(pages)
-set_up_overview(pages)
+__all__ = ["pages"]
 
 
 def price(trial: Trial) -> str:
@@ -69,25 +55,24 @@ def priced() -> str:
     return " and ".join(name for name, price in prices.items() if price is not None)
 
 
+@pages.record_once
 def _set_up_templates(state: BlueprintSetupState) -> None:
     environment = state.app.jinja_env  # all of the application's templates are the pages'
     environment.undefined = StrictUndefined
     environment.trim_blocks = environment.lstrip_blocks = True
     for shown in (runs, energy, shared_unit, text.seconds, significant,
-                  text.number, text.iso, text.utc, text.day, text.job_path, text.money,
+                  text.number, text.iso, text.day, text.money,
                   text.saved_share, text.words, text.host_load, price):  # fmt: skip
         environment.filters[shown.__name__] = shown
     environment.globals["version"] = __version__
     environment.globals["priced"] = priced
-    environment.globals["energy_range"] = energy_range
+    environment.globals["range_with_unit"] = range_with_unit
     environment.globals["baselines"] = reasons.baselines
     environment.globals["batch_size_rows"] = text.batch_size_rows
     environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
     environment.globals["REMEDY"] = reasons.REMEDY
     environment.globals["count_failures"] = reasons.count_failures
 
-
-pages.record_once(_set_up_templates)
 
 JOB = "/job/<job_id:job_id>"
 TRIAL = f"{JOB}/trial/<int(min=1, max={MAX_INTEGER}):trial_number>"
@@ -119,16 +104,13 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "compared": [each.trial_number for each in queries.get_trials(job_id, _compared())],
             "filter_example": run_filter.EXAMPLE,
             "savings": savings,
-            "is_compared": _is_compared(shown["job"], savings, shown["spent_energy_j"]),
             "saved_on": {Hardware.of(vars(each)): each for each in savings.hardware},
-            "titles": figures.FIGURES,
             "running": running,
             "curves": {
                 trial.trial_number: figures.metric_curve(
                     shown["spec"], queries.latest_reports(job_id, trial.trial_number)
                 )
-                for trial, has_lease in running
-                if has_lease
+                for trial, _ in running
             },
             "trials": queries.list_trials(job_id, **filtered, upto=upto),
             "controls": queries.count_controls(job_id),
@@ -151,15 +133,12 @@ def delete(job_id: str) -> ResponseReturnValue:
     require_writing()
     if request.form.get("confirm", "").strip() != job_id:
         return _delete_form(job_id, "That is not the id of this job."), 422
-    try:
-        maintenance.delete_job(job_id, force="force" in request.form)
-    except JobBusy:
-        return _delete_form(job_id, "The job has runs in flight; tick the box to delete it."), 409
+    maintenance.delete_job(job_id, force=True)
     return redirect("/", 303)
 
 
 def _delete_form(job_id: str, problem: str = "") -> str:
-    job, running = optimizer.get_job(job_id), queries.count_running(job_id)
+    job, running = optimizer.get_job(job_id), len(queries.running_trials(job_id))
     return render("delete.html", job=job, running=running, problem=problem)
 
 
@@ -178,8 +157,7 @@ def compared_figure(job_id: str) -> ResponseReturnValue:
 
 def _compared() -> list[int]:
     """The numbers of the runs to compare."""
-    given = request.args.getlist("run")[:PORTION]
-    return [int(number) for number in given if re.fullmatch("[0-9]{1,9}", number)]
+    return [each for each in request.args.getlist("run", type=int) if 0 < each <= MAX_INTEGER]
 
 
 @pages.get(f"{JOB}/trials.csv")
@@ -214,7 +192,7 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
 def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
     """The figure of a trial, as Plotly's JSON."""
     version = queries.trial_version(job_id, trial_number)
-    return answers.figures(version, lambda: {"run": figures.draw_run(job_id, trial_number)})
+    return answers.figures(version, lambda: {"run": figures.draw_compared(job_id, [trial_number])})
 
 
 def _job_values(job_id: str) -> dict[str, Any]:
@@ -231,16 +209,6 @@ def _job_values(job_id: str) -> dict[str, Any]:
         "names": dict(zip(hardware, text.hardware_names(job.hardware), strict=True)),
         "colours": plot.batch_size_colours(job.spec),
     }
-
-
-def _is_compared(job: messages.Job, savings: JobSavings, spent_energy_j: float) -> bool:
-    """Whether savings compare something: another batch size has run, or another power limit."""
-    arms = [arm for on in job.hardware for arm in on.arms]
-    others = [arm for arm in arms if arm.pulls and arm.batch_size != job.spec.default_batch_size]
-    if savings.saved is None:
-        return False
-    share = text.saved_share(savings.saved.energy_j.estimate, spent_energy_j)
-    return bool(others) or abs(share) >= 0.005
 
 
 # --- the file of trials --------------------------------------------------------------------------

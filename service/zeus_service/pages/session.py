@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlencode, urlsplit
 
-from flask import Blueprint, Response, current_app, g, make_response, redirect, request
+from flask import Response, current_app, g, make_response, redirect, request
 from flask import render_template as render
-from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadData, URLSafeTimedSerializer
 from werkzeug.exceptions import Forbidden, Unauthorized
@@ -24,6 +22,7 @@ from werkzeug.exceptions import Forbidden, Unauthorized
 from zeus_service.api.access import bearer, delay_refusal, may_write
 from zeus_service.config import current_config
 from zeus_service.db import queries
+from zeus_service.pages import pages
 
 COOKIE = "zeus"
 MAX_AGE_S = 12 * 3600
@@ -33,38 +32,19 @@ _OPEN = frozenset({"pages.static", "pages.sign_in_form", "pages.sign_in"})
 """What needs no token: the form itself and the files."""
 
 
-@dataclass(frozen=True)
-class Viewer:
-    """A person or program that may look at pages.
-
-    Args:
-        may_write: Whether it may change anything.
-        is_signed_in: Whether it has a cookie.
-    """
-
-    may_write: bool
-    is_signed_in: bool = False
-
-
-def set_up_session(pages: Blueprint) -> None:
-    """Require a token for every page, and add the routes that take one."""
-    pages.before_request(_require_viewer)
-    pages.get("/sign-in")(sign_in_form)
-    pages.post("/sign-in")(sign_in)
-    pages.post("/sign-out")(sign_out)
-
-
 def require_writing() -> None:
     """Raise `Forbidden` for those who may only read."""
-    if not g.viewer.may_write:
+    if not g.may_write:
         raise Forbidden("You signed in with a read-only token; sign in with one that may write.")
 
 
+@pages.get("/sign-in")
 def sign_in_form() -> ResponseReturnValue:
     """The form that takes a token."""
     return render("sign_in.html", next=_next(request.args.get("next", "")), problem="")
 
 
+@pages.post("/sign-in")
 def sign_in() -> ResponseReturnValue:
     """Set the cookie if the form has a token of the service."""
     token = request.form.get("token", "").strip()
@@ -87,6 +67,7 @@ def sign_in() -> ResponseReturnValue:
     return response
 
 
+@pages.post("/sign-out")
 def sign_out() -> ResponseReturnValue:
     """Remove the cookie."""
     response = make_response(redirect("/sign-in", 303))
@@ -94,12 +75,12 @@ def sign_out() -> ResponseReturnValue:
     return response
 
 
+@pages.before_request
 def _require_viewer() -> Response | None:
     if request.endpoint in _OPEN:
         return None
-    found = _viewer()
-    if found is not None:
-        g.viewer = found
+    g.may_write = _may_write()
+    if g.may_write is not None:
         return None
     if request.method != "GET" or not request.accept_mimetypes.accept_html:
         raise Unauthorized("Sign in, or send a valid bearer token.")
@@ -108,21 +89,18 @@ def _require_viewer() -> Response | None:
     return make_response(redirect(f"/sign-in?{address}", 303))
 
 
-def _viewer() -> Viewer | None:
-    """Who sends this request, or None without a valid token or cookie."""
+def _may_write() -> bool | None:
+    """Whether a request may write, or only read; None without a valid token or cookie."""
     if not current_config().has_tokens:
-        return Viewer(may_write=True)
+        return True
     given = bearer(request.headers.get("Authorization", ""))
-    cookie = request.cookies.get(COOKIE)
-    if given:
-        writes = may_write(given)
-        if writes is None:
-            delay_refusal("api")
-    elif cookie:
-        writes = may_write(_read(cookie).encode(), _fingerprint)
-    else:
-        return None
-    return None if writes is None else Viewer(writes, is_signed_in=not given)
+    if not given:
+        cookie = request.cookies.get(COOKIE)
+        return may_write(_read(cookie).encode(), _fingerprint) if cookie else None
+    writes = may_write(given)
+    if writes is None:
+        delay_refusal("api")
+    return writes
 
 
 def _read(cookie: str) -> str:
@@ -141,16 +119,13 @@ def _fingerprint(token: str) -> str:
 
 
 def _serializer() -> URLSafeTimedSerializer:
-    _key()
-    serializer = SecureCookieSessionInterface().get_signing_serializer(current_app)
-    assert serializer is not None  # the application has a key
-    return serializer
+    return URLSafeTimedSerializer(_key(), salt=COOKIE)
 
 
 def _key() -> str:
     """The key in the database, which is read when it is first needed."""
     if current_app.secret_key is None:
-        current_app.secret_key = queries.read_signing_key() or queries.make_signing_key()
+        current_app.secret_key = queries.signing_key()
     return str(current_app.secret_key)
 
 

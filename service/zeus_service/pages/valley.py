@@ -66,9 +66,8 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     note = runs_drawn(job, trials)
     if len(job.hardware) > 1:
         note = f"Shows only the latest hardware, {hardware_names(job.hardware)[-1]}. {note}".strip()
-    summary = f"Best batch size so far: {job.best_batch_size or 'not known yet'}."
     finding = _finding(job.spec, on)
-    return {"data": traces, "layout": layout, "note": note, "summary": summary, "title": finding}
+    return {"data": traces, "layout": layout, "note": note, "title": finding}
 
 
 def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:

@@ -75,8 +75,8 @@ def test_a_sum_that_is_zero_but_for_rounding_is_zero() -> None:
     ]
     in_all = Estimate.of(sum(parts) - 1e-9, sum(parts) + 1e-9)
     savings = JobSavings.model_construct(saved=Amounts(*[in_all] * 3), estimated=False)
-    *ends, line = figures.saved(savings, ended)["data"]
-    assert [each["y"][0] for each in (*ends, line)] == [0.0, 0.0, 0.0]
+    band, line = figures.saved(savings, ended)["data"]
+    assert [band["y"][0], band["y"][-1], line["y"][0]] == [0.0, 0.0, 0.0]
     assert line["hovertext"][0] == "0 J, 0 to 0 J"
 
 
@@ -94,12 +94,10 @@ def test_a_run_has_its_power_between_reports() -> None:
         row(epoch=2, time_s=20.0, energy_j=2500.0, metric=0.2, cost_bound=3000.0),
         row(epoch=2, time_s=20.0, energy_j=2500.0, metric=0.2, cost_bound=3000.0),
     ]
-    traces = {trace["name"]: trace for trace in figures.run(spec(), rows)["data"]}
-    assert traces["power"]["y"] == [50.0, 200.0, None]
-    assert traces["stop limit"]["y"][0] is None
-    assert traces["stop limit"]["text"][-1] == "stop limit"
-    json.dumps(traces, allow_nan=False)
-    assert figures.run(spec(), [])["data"] == []
+    *_, power, _, limit = figures.compare(spec(), [(row(), rows)])["data"]
+    assert (power["yaxis"], power["y"]) == ("y2", [50.0, 200.0, None])
+    assert (limit["name"], limit["y"][0], limit["text"][-1]) == ("stop limit", None, "stop limit")
+    json.dumps([power, limit], allow_nan=False)
 
 
 def test_runs_are_compared_over_their_epochs() -> None:
@@ -117,7 +115,7 @@ def test_runs_are_compared_over_their_epochs() -> None:
 
 def test_a_long_name_fits_its_axis_and_none_is_markup() -> None:
     rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
-    figure = figures.run(spec(monitor="m" * 255), rows)
+    figure = figures.compare(spec(monitor="m" * 255), [(row(), rows)])
     assert len(figure["layout"]["yaxis"]["title"]["text"]) == 24
-    assert figure["data"][0]["name"] == "m" * 255
-    assert "<a" not in json.dumps(figures.run(spec(monitor="<a href='x'>acc"), rows))
+    figure = figures.compare(spec(monitor="<a href='x'>acc"), [(row(), rows)])
+    assert "<a" not in json.dumps(figure)

@@ -39,7 +39,7 @@ def test_savings_are_not_shown_until_there_is_something_to_compare(client: Flask
     assert unknown in text_of(client, "/job/job")
     converge("job", 3.6e6)
     text = text_of(client, "/job/job")
-    assert "savings are known once another batch size has run" in text
+    assert "no difference from the default yet" in text
     assert "95 % interval of the energy saved" not in text
     converge("job", 1.8e6)
     text = text_of(client, "/job/job")

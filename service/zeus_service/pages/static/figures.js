@@ -3,26 +3,11 @@
 
 const zeusFigures = (() => {
   const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showTips: false };
-  const drawn = new Map();
 
-  // The style sheet's colours as they are now: a variable by itself is a text with both themes'.
-  function colours() {
-    const probe = document.body.appendChild(document.createElement("i"));
-    probe.hidden = true;
-    const found = {};
-    for (const name of ["--line", "--quiet", "--card", "--text"]) {
-      probe.style.color = `var(${name})`;
-      found[name] = getComputedStyle(probe).color;
-    }
-    probe.remove();
-    return (name) => found[name];
-  }
-
-  // What all figures have in common, in the colours of the theme.
-  function themed(layout) {
-    const colour = colours();
-    const font = { color: colour("--quiet"), size: 12, family: getComputedStyle(document.body).fontFamily };
-    const axis = { automargin: true, gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line") };
+  // What all figures have in common. The style sheet colours their text and their grid.
+  function withCommon(layout) {
+    const font = { size: 12, family: getComputedStyle(document.body).fontFamily };
+    const axis = { automargin: true };
     // Superscripts need inline styles, which the policy forbids.
     const exponents = { exponentformat: "e", minexponent: 5 };
     const common = {
@@ -31,8 +16,8 @@ const zeusFigures = (() => {
       plot_bgcolor: "rgba(0,0,0,0)",
       font,
       hovermode: "closest",
-      hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { ...font, color: colour("--text") } },
-      annotationdefaults: { bgcolor: colour("--card"), borderpad: 1 },
+      hoverlabel: { font },
+      annotationdefaults: { bgcolor: "white", borderpad: 1 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
@@ -44,13 +29,12 @@ const zeusFigures = (() => {
   }
 
   function draw(place, figure) {
-    drawn.set(place, figure);
     const box = place.closest(".figure");
     box.querySelector(".note").textContent = figure.note;
     if (figure.title) box.querySelector("h2").textContent = figure.title;
     box.classList.toggle("empty", figure.data.length === 0);
     box.classList.toggle("tall", figure.layout.grid?.rows > 1);
-    place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.summary, figure.note].filter(Boolean).join(". "));
+    place.setAttribute("aria-label", [box.querySelector("h2").textContent, figure.note].filter(Boolean).join(". "));
     if (figure.data.length === 0) {
       Plotly.purge(place);
       place.replaceChildren();
@@ -61,7 +45,7 @@ const zeusFigures = (() => {
     table.ontoggle = () => { if (table.open) fill(table.querySelector(".scroll"), figure); };
     table.ontoggle();
     const first = !place.classList.contains("js-plotly-plot");
-    Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
+    Plotly.react(place, figure.data, withCommon(figure.layout), CONFIG);
     if (!first) return;
     place.on("plotly_afterplot", () => scaleInPrint(place));
     table.addEventListener("toggle", () => Plotly.Plots.resize(place)); // it takes some of its height
@@ -99,12 +83,6 @@ const zeusFigures = (() => {
       drawing.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
     }
   }
-
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const [place, figure] of drawn) {
-      if (figure.data.length) Plotly.react(place, figure.data, themed(figure.layout), CONFIG);
-    }
-  });
 
   return { draw };
 })();

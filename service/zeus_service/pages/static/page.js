@@ -19,16 +19,14 @@ function showTimes(root) {
     const local = new Date(instant * 1000).toLocaleString("en", DATE);
     const text = "date" in element.dataset ? local : ago;
     if (element.textContent !== text) element.textContent = text;
-    if (!element.dataset.titled) {
-      element.dataset.titled = "1";
-      element.title = `${local} (${element.title})`;
-    }
+    element.title = `${local} (${element.dateTime})`;
   }
 }
 
 // --- requests --------------------------------------------------------------------------------------
 
-let pageTag = null; // the ETag of what the page shows
+let pageTag = null; // the ETag of the latest page
+let page = null; // the latest page
 const texts = new WeakMap(); // each section as the service sent it
 for (const section of document.querySelectorAll("[data-live]")) texts.set(section, section.innerHTML);
 const answers = new Map(); // by its address, each answer with figures, and its ETag
@@ -49,26 +47,25 @@ async function ask(address, tag) {
 
 async function refreshPage() {
   const response = await ask(location.pathname + location.search, pageTag);
-  if (!response) return false;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  pageTag = response.headers.get("ETag");
-  for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
-  return true;
+  if (response) {
+    page = new DOMParser().parseFromString(await response.text(), "text/html");
+    pageTag = response.headers.get("ETag");
+  }
+  if (page) for (const section of document.querySelectorAll("[data-live]")) replace(section, page.getElementById(section.id));
+  return Boolean(response);
 }
 
 function replace(section, fresh) {
   if (!fresh || texts.get(section) === fresh.innerHTML) return;
   const selection = getSelection();
   const isSelected = !selection.isCollapsed && selection.containsNode(section, true);
-  if (isSelected || [...section.querySelectorAll("input")].some((each) => each.checked !== each.defaultChecked)) {
-    pageTag = null; // it is replaced once nothing is selected there
-    return;
-  }
+  // It is replaced once nothing is selected there.
+  if (isSelected || [...section.querySelectorAll("input")].some((each) => each.checked !== each.defaultChecked)) return;
   texts.set(section, fresh.innerHTML);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const address = focused?.getAttribute("href");
   const scrolled = [...section.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
-  section.replaceChildren(...fresh.childNodes);
+  section.replaceChildren(...fresh.cloneNode(true).childNodes);
   section.querySelectorAll(".scroll").forEach((each, index) => { each.scrollLeft = scrolled[index] ?? 0; });
   if (address) section.querySelector(`a[href="${CSS.escape(address)}"]`)?.focus({ preventScroll: true });
   showTimes(section);
@@ -112,7 +109,6 @@ async function refresh(isNew = false) {
       live.hidden = false;
       console.info(`not refreshed: ${error.message}`);
     }
-    showTimes(document);
   }
   setTimeout(() => refresh(), POLL_MS);
 }
