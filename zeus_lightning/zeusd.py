@@ -83,8 +83,8 @@ class Zeusd:
             body = response.read().decode(errors="replace")
         except PermissionError as error:
             raise _error(
-                f"{self} cannot be reached: {error}; start it with --socket-gid and a group of "
-                "this user",
+                f"{self} cannot be reached: {error}; start it with --socket-gid and this "
+                "user's group",
                 "no_permission",
             ) from error
         except (OSError, HTTPException) as error:

@@ -227,7 +227,7 @@ def rebuild(job_id: str) -> None:
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was the same" if same else "the stored state differed; replaced")
+    click.echo("the stored state was the same" if same else "the stored state was replaced")
 
 
 @main.group()

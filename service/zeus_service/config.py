@@ -70,10 +70,11 @@ class Config(BaseModel):
             spaces, at least 16 characters. Default: requests need no token, and the service
             listens on loopback only.
         read_token: Bearer tokens that may only read, in the same form.
-        insecure: Listen on any address without a token (`ZEUS_BSO_INSECURE`). Anyone who can reach
+        insecure: Listen on any address without a token. Anyone who can reach
             the network then has full access, and so does any web page open in a browser on it.
         allowed_hosts: Names of the service in addition to loopback names, separated by commas.
-            Default: any name if a token or `insecure` is set, otherwise only loopback names.
+            Default: any name if a token or `ZEUS_BSO_INSECURE` is set, otherwise only loopback
+            names.
         currency: Currency of both prices, such as `EUR`; pages show it before an amount.
         price_per_kwh: Price of one kWh; if set, savings are also shown as money.
         price_per_gpu_hour: Price of one hour of one GPU; if set, savings are also shown as money.

@@ -96,7 +96,7 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     logged: str,
 ) -> None:
     callback, steps = zeus(service.url, monitor=monitor), Steps()
-    message = f"monitor is '{monitor}', but only {logged} were logged"
+    message = f"monitor is '{monitor}', but the module logs only {logged}"
     with pytest.raises(ZeusConfigError, match=message):
         trainer(callback, steps).fit(module(), data())
     assert steps.count == 8

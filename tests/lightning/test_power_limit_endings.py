@@ -162,7 +162,7 @@ def test_a_limit_that_the_driver_refuses_is_not_blamed_on_someone_else(
     assert ["could not be set" in text for text in warned] == [True, True, True, False, True]
     assert "cannot set a limit of 250 W" in warned[3]
     assert "; run `zeus-lightning reset-power-limits`" in warned[3]
-    assert "a GPU's power limit could not be set (3 times while measuring 200 W)" in warned[4]
+    assert "a GPU's power limit could not be set (3 times at 200 W)" in warned[4]
     assert len(net.limits_w) == 200
     gpu.fail("set_limit", 0)
     ((_, _, message),) = restore_all()

@@ -256,7 +256,7 @@ class Profiler:
         self._disturbances += 1
         if self._disturbances < MAX_LOST_WINDOWS:
             return self._set_limit(limit_w)
-        lost = f"{MAX_LOST_WINDOWS} times while measuring {limit_w} W"
+        lost = f"{MAX_LOST_WINDOWS} times at {limit_w} W"
         return self._give_up(f"{DESCRIPTIONS[disturbance]} ({lost})")
 
     def _next_limit(self) -> tuple[Action, ...]:

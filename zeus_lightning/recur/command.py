@@ -83,8 +83,8 @@ def recur(
                 url, check = stack.enter_context(own).url, own.check
             client = BSOClient(url)
             client.check_access()
-            until = " until this ends" if check else ""
-            _print(console, f"The runs' output is in {output}; their service is at {url}{until}.")
+            until = " until this command ends" if check else ""
+            _print(console, f"Output of the runs: {output}. Service{until}: {url}")
             driver = Driver(
                 command, mode, output, client, console, check, stop_on_error=stop_on_error
             )

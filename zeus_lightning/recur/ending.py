@@ -43,9 +43,9 @@ class Try:
 
     @property
     def outcome(self) -> str:
-        """The outcome, in a word or two."""
+        """The outcome, in a word or two; a baseline that trained to its end has completed."""
         if self.run is not None and self.run.outcome is not None:
-            return self.run.outcome
+            return self.run.outcome_text
         if self.exit_code == 0 and self.run is None:
             return "no trial"
         # A status of 0 then belongs to another process, such as the last command of a pipeline.

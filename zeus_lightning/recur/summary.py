@@ -26,7 +26,7 @@ def line(each: Try) -> str:
     if each.outcome == "no trial":
         return f"{number} no trial; the script must use ZeusBSOCallback or Recurrence"
     size, why = ("", "") if run is None else (run.trial.batch_size, run.trial.why)
-    outcome = each.outcome if run is None or run.outcome is None else run.outcome_text
+    outcome = each.outcome
     if each.has_converged and each.exit_code:  # the program went on after its fit, and failed
         outcome = "killed" if each.exit_code < 0 else f"status {each.exit_code}"
     text = f"{number} {size:>6} {why:<10} {outcome:<13}"
@@ -125,16 +125,14 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
             event = "the baselines have set the target"
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
-    yield (
-        f"Savings of job {job_id!r} so far, compared with its default batch size (95 % interval; "
-        "a negative value means that it used more):"
-    )
+    yield f"Savings of job {job_id!r} so far, compared with its default batch size:"
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
-        is_unclear = amounts[field]["low"] < 0 < amounts[field]["high"]
-        unclear, interval = ", not clearly different from 0 so far", f" ({low} to {high} {unit})"
+        is_unclear = float(low) <= 0 <= float(high)
+        unclear = ", not clearly different from 0 so far"
+        interval = f" (95 % interval {low} to {high} {unit})"
         yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
     if any(amounts[field]["estimate"] < 0 for field in ("energy_j", "time_s")):
-        yield "  Trying other batch sizes costs something at first: judge after more recurrences."
+        yield "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
     if any(each.run and each.run.trial.why == "baseline" for each in tries):
-        yield "  Baselines count only until they reach the target."
+        yield "  Unlike in the table, baselines count only until they reach the target."

@@ -40,14 +40,13 @@ def reason(
         "the default",
         "fallback": "all batch sizes have failed, but a trial with this one is still running",
         "control": "a control trial: the default batch size, without early stopping",
-        "baseline": "trains to completion, as without Zeus; "
-        f"{spec.baseline_runs} baselines set the target",
+        "baseline": f"runs to completion; {spec.baseline_runs} baselines set the target",
     }[choice.why]
     is_chosen = choice.why in ("explore", "exploit", "concurrent")
     skipped = [str(size) for size in passed if arms[size].status == "alive"]
     if not skipped or not is_chosen or choice.batch_size in passed:
         return text
-    return f"{text}; skips {', '.join(skipped)}: no result in the latest trials"
+    return f"{text}; {', '.join(skipped)} skipped after trials without a result"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
@@ -74,10 +73,10 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     """What the best batch size is expected to cost, and by how much it leads."""
     if not chosen.mean:
         return "it looks cheapest after the runs so far"
-    text = f"expected to cost {energy(chosen.mean)}"
+    text = f"expected cost {energy(chosen.mean)}"
     if chosen.interval:
         text += f" ({range_with_unit(*chosen.interval)})"
-    text += f" after {runs(chosen.pulls)}" if chosen.pulls else ", judging by other batch sizes"
+    text += f" from {runs(chosen.pulls)}" if chosen.pulls else ", judging by other batch sizes"
     rivals = [
         (arm.mean, arm.batch_size)
         for arm in arms

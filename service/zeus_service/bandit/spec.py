@@ -79,7 +79,7 @@ BatchSizes = Annotated[
 
 
 class JobSpec(BaseModel):
-    """A recurring job. Defaults are those of the Zeus project's batch size server.
+    """A recurring job.
 
     Args:
         higher_is_better: Whether `monitor` rises to the target. It has no default: with the

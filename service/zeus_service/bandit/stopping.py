@@ -94,8 +94,10 @@ def decide(
         outcome, reason = "converged", f"the target of {spec.target_metric:.6g} is reached"
     elif past_bound and (spent or report.epoch < spec.max_epochs):
         outcome = "early_stopped"
-        when = "so far, exceeds" if spent else "by the next report, would exceed"
-        reason = f"its cost, {energy(judged)} {when} the threshold of {energy(cost_bound)}"
+        costs = f"has cost {energy(judged)} so far"
+        if not spent:
+            costs = f"would cost {energy(judged)} by the next report"
+        reason = f"it {costs}, above the threshold of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         reason = (

@@ -123,6 +123,6 @@ def check_access(config: Config, listeners: list[socket.socket]) -> None:
         host = listener.getsockname()[0]
         if not ipaddress.ip_address(host).is_loopback:
             raise Unusable(
-                f"without a token, anyone who can reach {host} could write and delete jobs; set "
+                f"without a token, anyone who can reach {host} could change or delete jobs; set "
                 "ZEUS_BSO_TOKEN, or ZEUS_BSO_INSECURE=1 on a private network"
             )

@@ -59,7 +59,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
-    assert f"their service is at http://127.0.0.1:{port} until this ends." in result.output
+    assert f"Service until this command ends: http://127.0.0.1:{port}" in result.output
     assert [(number, why == "control", outcome) for number, _, why, outcome in tries] == [
         (1, True, "converged"),
         (2, False, "not_converged"),

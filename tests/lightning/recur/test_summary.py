@@ -99,9 +99,10 @@ def test_what_was_saved_is_unknown_until_the_baselines_end_and_the_default_has_c
 
 
 def test_nothing_saved_has_no_sign() -> None:
-    interval = {"estimate": -0.04, "low": -9.0, "high": 0.0}
+    interval = {"estimate": -0.04, "low": -9.0, "high": -0.04}
     amounts = {"energy_j": interval, "time_s": interval}
-    assert "  energy: 0.0 J (-9.0 to 0.0 J)" in summary.saved("nightly", {"saved": amounts}, [])
+    shown = list(summary.saved("nightly", {"saved": amounts}, []))
+    assert "  energy: 0.0 J, not clearly different from 0 so far" in shown
 
 
 def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
@@ -110,12 +111,12 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
     amounts = {"saved": {"energy_j": unclear, "time_s": clear}}
     assert list(summary.saved("nightly", amounts, []))[1:] == [
         "  energy: 6.6 J, not clearly different from 0 so far",
-        "  time: 6.6 s (1.0 to 9.0 s)",
+        "  time: 6.6 s (95 % interval 1.0 to 9.0 s)",
     ]
 
 
 def test_a_job_that_has_used_more_so_far_is_said_to_do_so_at_first() -> None:
-    told = "  Trying other batch sizes costs something at first: judge after more recurrences."
+    told = "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
     more = {"estimate": -1.0, "low": -2.0, "high": -0.5}
     less = {"estimate": 1.0, "low": 0.5, "high": 2.0}
     for energy, time in ((more, less), (less, more), (less, less)):
@@ -128,7 +129,9 @@ def test_baselines_are_said_to_count_only_until_they_reached_the_target() -> Non
     amounts = {name: {"estimate": 1.0, "low": 0.0, "high": 2.0} for name in ("energy_j", "time_s")}
     for why, is_told in (("baseline", True), ("explore", False)):
         shown = summary.saved("nightly", {"saved": amounts}, [tried(1, run("converged", why))])
-        assert ("  Baselines count only until they reach the target." in shown) is is_told
+        assert (
+            "  Unlike in the table, baselines count only until they reach the target." in shown
+        ) is is_told
 
 
 def test_a_program_that_failed_after_its_fit_has_not_succeeded() -> None:

@@ -51,7 +51,7 @@ def test_the_first_page_of_a_new_service_says_what_to_do(client: FlaskClient) ->
 def test_a_job_that_spends_more_than_its_default_is_not_said_to_save(client: FlaskClient) -> None:
     register(policy="zeus", mab_num_explorations=1)
     converge("job", 3.6e6, 5.4e6)
-    assert "25 % more energy 30.0 min more training 500 Wh more used" in text_of(client, "/")
+    assert "25 % more energy 30.0 min more training 500 Wh extra" in text_of(client, "/")
     assert "Jobs that saved the most" not in text_of(client, "/savings")
     assert "\N{MINUS SIGN}500 Wh \N{MINUS SIGN}25 %" in text_of(client, "/")
     assert "-25 %" not in text_of(client, "/")

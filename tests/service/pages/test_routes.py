@@ -199,7 +199,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     optimizer.start_trial("job")
     page = client.get("/job/job").text
     assert "1 of 3 baselines completed; the target for val_acc will be learned from them" in page
-    assert "trains to completion, as without Zeus; 3 baselines set the target" in unescape(page)
+    assert "runs to completion; 3 baselines set the target" in unescape(page)
     assert "batch size failed" not in page
     assert "<p>val_acc has no value yet</p>" in page
     assert "<td>not learned yet</td>" in page
