@@ -22,7 +22,7 @@ from rich.table import Column, Table
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.simulation.experiment import Experiment, tally
 from zeus_service.simulation.replay import replay
-from zeus_service.simulation.results import EARLY
+from zeus_service.simulation.result_tables import EARLY
 from zeus_service.simulation.simulated_run import SimulatedTrial, TrialRunner
 from zeus_service.simulation.workload import Workload
 

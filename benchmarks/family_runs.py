@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Column, Table
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.replay import replay
-from zeus_service.simulation.results import EARLY
+from zeus_service.simulation.result_tables import EARLY
 
 LAST = 50
 STUCK = 0.03

@@ -63,7 +63,7 @@ from zeus_service.simulation.experiment import (
     spent_over_oracle,
 )
 from zeus_service.simulation.replay import SimulatedJob
-from zeus_service.simulation.results import EARLY
+from zeus_service.simulation.result_tables import EARLY
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 PARTS = {"reported": REPORTED, "chosen-on": CHOSEN_ON}

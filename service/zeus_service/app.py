@@ -7,8 +7,8 @@ from sqlalchemy.engine import make_url
 
 from zeus_service import __version__
 from zeus_service.api.access import set_up_access
+from zeus_service.api.monitoring import set_up_monitoring
 from zeus_service.api.openapi import set_up_openapi
-from zeus_service.api.ops import set_up_ops
 from zeus_service.api.problems import set_up_errors
 from zeus_service.api.v1 import JobIdConverter, StrictJSON, v1
 from zeus_service.api.zeus_wire import zeus_wire
@@ -42,7 +42,7 @@ def make_app(config: Config | None = None) -> APIFlask:
     with app.app_context():
         set_up(db.engine)
     Migrate(app, db, directory=MIGRATIONS)
-    set_up_ops(app)
+    set_up_monitoring(app)
     set_up_access(app)
     set_up_errors(app)
     set_up_openapi(app)

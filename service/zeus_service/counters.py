@@ -1,4 +1,4 @@
-"""Counters of requests and of use cases; `/metrics` exposes them: see `zeus_service.api.ops`.
+"""Counters of requests and of use cases, which `api.monitoring` exposes at `/metrics`.
 
 prometheus-client reads PROMETHEUS_MULTIPROC_DIR when it is imported: the process that starts the
 workers sets the variable before it imports this module.

@@ -18,7 +18,7 @@ from sqlalchemy import Row, insert, select
 from sqlalchemy.orm import Session
 
 from zeus_service import counters
-from zeus_service.bandit import fold, reasons, stopping
+from zeus_service.bandit import choice_reasons, fold, stopping
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, always_granted
@@ -96,7 +96,7 @@ def start_trial(
         session.commit()  # the trials that were lost stay so
         if usable == spec.batch_sizes:
             counters.exhausted_starts.inc()
-        raise reasons.exhausted(spec, job.state, hardware, multiple_of)
+        raise choice_reasons.exhausted(spec, job.state, hardware, multiple_of)
     trial = Trial(
         job_key=job.key,
         trial_number=job.trials + 1,
@@ -279,7 +279,7 @@ def describe_job(
     hardware = Hardware.of(job.hardware[-1])
     choice = always_granted(spec) or _choose(session, job, spec, hardware, spec.batch_sizes)
     if choice is None:
-        why = reasons.exhausted(spec, job.state, hardware).message
+        why = choice_reasons.exhausted(spec, job.state, hardware).message
         return job, state, (None, why)
     return job, state, (choice.batch_size, _reason(job, spec, hardware, choice))
 
@@ -367,7 +367,7 @@ def _choose(
 
 
 def _reason(job: Job, spec: JobSpec, hardware: Hardware, choice: Choice) -> str:
-    return reasons.reason(spec, job.state, hardware, choice, job.inconclusive)
+    return choice_reasons.reason(spec, job.state, hardware, choice, job.inconclusive)
 
 
 def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Decision:

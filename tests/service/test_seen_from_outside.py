@@ -181,7 +181,9 @@ def test_every_line_of_the_log_may_be_json(tmp_path: Path) -> None:
         assert requests.get(path, timeout=LIMIT_S).status_code == 503
     assert answer.headers["X-Request-ID"] == "a-1"
     records = [json.loads(line) for line in service.log.read_text().splitlines()]
-    assert {"gunicorn.error", "zeus_service.api.ops"} <= {record["logger"] for record in records}
+    assert {"gunicorn.error", "zeus_service.api.monitoring"} <= {
+        record["logger"] for record in records
+    }
     (line,) = (record for record in records if record.get("status") == 201)
     assert (line["method"], line["route"]) == ("POST", "/api/v1/jobs")
     assert (line["job_id"], line["request_id"], line["level"]) == ("job", "a-1", "INFO")

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service import counters
-from zeus_service.bandit import fold, reasons
+from zeus_service.bandit import choice_reasons, fold
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
@@ -301,7 +301,7 @@ def summarize(job: Job, spec: JobSpec) -> None:
             "cost_bound": bound if math.isfinite(bound) else None,
         }
         if spec.target_metric is None:
-            follows["stage"] = reasons.baselines(spec, job.completed_baselines)
+            follows["stage"] = choice_reasons.baselines(spec, job.completed_baselines)
         found.append({**asdict(hardware), **follows})
     job.hardware = found
     latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}

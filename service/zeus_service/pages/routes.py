@@ -24,7 +24,7 @@ from jinja2 import StrictUndefined
 
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
-from zeus_service.bandit import reasons
+from zeus_service.bandit import choice_reasons
 from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
@@ -67,11 +67,11 @@ def _set_up_templates(state: BlueprintSetupState) -> None:
     environment.globals["version"] = __version__
     environment.globals["priced"] = priced
     environment.globals["range_with_unit"] = range_with_unit
-    environment.globals["baselines"] = reasons.baselines
+    environment.globals["baselines"] = choice_reasons.baselines
     environment.globals["batch_size_rows"] = text.batch_size_rows
     environment.globals["BATCH_SIZES"] = text.BATCH_SIZES
-    environment.globals["REMEDY"] = reasons.REMEDY
-    environment.globals["count_failures"] = reasons.count_failures
+    environment.globals["REMEDY"] = choice_reasons.REMEDY
+    environment.globals["count_failures"] = choice_reasons.count_failures
 
 
 JOB = "/job/<job_id:job_id>"

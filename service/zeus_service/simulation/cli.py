@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation import SimulationError, first_error, recordings, results
+from zeus_service.simulation import SimulationError, first_error, recordings, result_tables
 from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.recordings import RECIPES, Recipe, Submission, read_groups
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
@@ -168,11 +168,11 @@ def simulate(
         disable=not console.is_terminal,
     )
     tallies = list(progress)
-    results.print_table(tallies)
+    result_tables.print_table(tallies)
     if table is not None:
         if table.seekable():  # not a terminal or a pipe
             table.truncate(0)
-        results.write_csv(table, tallies)
+        result_tables.write_csv(table, tallies)
 
 
 def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -> list[Workload]:

@@ -8,9 +8,9 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, next_choice, observation, spec
+from zeus_service.bandit.choice_reasons import exhausted
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
-from zeus_service.bandit.reasons import exhausted
 
 POLICY, JOB = DefaultPolicy(), spec(policy="default")
 CHOICE = Choice(32, "explore")

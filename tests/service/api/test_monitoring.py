@@ -14,7 +14,7 @@ from service.db.races import on_servers
 from service.db.test_cost import statements
 from service.jobs import START, register
 from sqlalchemy import make_url
-from zeus_service.api import ops
+from zeus_service.api import monitoring
 from zeus_service.db.migrate import known_revisions
 from zeus_service.db.tables import db
 
@@ -39,15 +39,15 @@ def test_the_answer_is_repeated_for_a_while(
         assert len(seen) == asked
         (head,) = known_revisions()[:1]
         set_revision("9999")
-        monkeypatch.setattr(ops, "READY_S", 0.0)
+        monkeypatch.setattr(monitoring, "READY_S", 0.0)
         assert client.get("/readyz").status_code == 503
-        monkeypatch.setattr(ops, "READY_S", 60.0)
+        monkeypatch.setattr(monitoring, "READY_S", 60.0)
         for _ in range(10):
             answer = client.get("/readyz")
             assert (answer.status_code, answer.json["code"]) == (503, "unavailable")
     assert caplog.text.count("is at revision 9999") == 1
     set_revision(head)
-    monkeypatch.setattr(ops, "READY_S", 0.0)
+    monkeypatch.setattr(monitoring, "READY_S", 0.0)
     assert client.get("/readyz").status_code == 200
 
 

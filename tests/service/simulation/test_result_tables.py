@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from zeus_service.simulation.experiment import Key, Tally
-from zeus_service.simulation.results import print_table
+from zeus_service.simulation.result_tables import print_table
 
 TALLY = Tally(
     key=Key("sentiment140", "rtx6000", "zeus"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from service.jobs import HARDWARE, spec
-from zeus_service.bandit import reasons
+from zeus_service.bandit import choice_reasons
 from zeus_service.bandit.policy import ArmEstimate, Choice
 from zeus_service.bandit.registry import policy_of
 
@@ -73,4 +73,4 @@ def test_a_choice_is_explained_by_what_is_known_of_its_batch_size(
     best = 32 if CHEAP in arms else None
     monkeypatch.setattr(type(policy), "describe", lambda *_: arms)
     monkeypatch.setattr(type(policy), "best_batch_size", lambda *_: best)
-    assert reasons.reason(spec(), {}, HARDWARE, choice, {}) == text
+    assert choice_reasons.reason(spec(), {}, HARDWARE, choice, {}) == text

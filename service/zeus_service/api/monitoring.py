@@ -51,7 +51,7 @@ _SCRAPE_S = 5.0
 """Prometheus gives a scrape up after 10 s, unless it is set otherwise."""
 
 
-def set_up_ops(app: Flask) -> None:
+def set_up_monitoring(app: Flask) -> None:
     """Add the operator's routes; log and count every request, and assign an id to it."""
     app.extensions["zeus_readiness"] = _Readiness()
     app.register_blueprint(health)
