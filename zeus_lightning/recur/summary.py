@@ -126,13 +126,15 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
     yield f"Savings of job {job_id!r} so far, compared with its default batch size:"
+    used_more = False
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
         is_unclear = float(low) <= 0 <= float(high)
+        used_more |= float(high) < 0
         unclear = ", not clearly different from 0 so far"
         interval = f" (95 % interval {low} to {high} {unit})"
         yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
-    if any(amounts[field]["estimate"] < 0 for field in ("energy_j", "time_s")):
+    if used_more:
         yield "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
     if any(each.run and each.run.trial.why == "baseline" for each in tries):
         yield "  Unlike in the table, baselines count only until they reach the target."

@@ -119,7 +119,8 @@ def test_a_job_that_has_used_more_so_far_is_said_to_do_so_at_first() -> None:
     told = "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
     more = {"estimate": -1.0, "low": -2.0, "high": -0.5}
     less = {"estimate": 1.0, "low": 0.5, "high": 2.0}
-    for energy, time in ((more, less), (less, more), (less, less)):
+    unclear = {"estimate": -1.0, "low": -2.0, "high": 0.5}
+    for energy, time in ((more, less), (less, more), (less, less), (unclear, less)):
         amounts = {"saved": {"energy_j": energy, "time_s": time}}
         is_told = told in summary.saved("nightly", amounts, [])
         assert is_told is (more in (energy, time))
