@@ -115,8 +115,8 @@ class ZeusEnergyCallback(Callback):
         if self._meter is not None and self.spent.time_s > 0:
             energy_j, time_s = self.spent.energy_j, self.spent.time_s
             rank_zero_info(
-                f"zeus: the {self._stage}{until} used {energy_j:,.2f} J in {time_s:,.2f} s "
-                f"(mean {energy_j / time_s:,.2f} W){emissions_and_price(energy_j)} "
+                f"zeus: the {self._stage}{until} used {energy_j:,.2f} J in {time_s:,.2f} s, "
+                f"mean {energy_j / time_s:,.2f} W{emissions_and_price(energy_j)} "
                 f"({self._meter.scope()})"
             )
         self._close()

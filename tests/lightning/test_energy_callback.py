@@ -59,7 +59,7 @@ def test_a_fit_logs_joules_seconds_and_watts_from_its_first_step(
     assert logged(logger) == expected
     assert set(expected[0]) <= set(runner.progress_bar_metrics)
     assert callback.spent == Reading(48.0, 16.0)
-    assert lines() == ["zeus: the fit used 48.00 J in 16.00 s (mean 3.00 W) (steps with work)"]
+    assert lines() == ["zeus: the fit used 48.00 J in 16.00 s, mean 3.00 W (steps with work)"]
 
 
 def test_the_sanity_check_is_not_counted(lines: Callable[[], list[str]]) -> None:
@@ -109,7 +109,7 @@ def test_emissions_and_price_are_printed_where_their_rates_are_set(
     monkeypatch.setenv("ZEUS_CARBON_INTENSITY", "380")
     monkeypatch.setenv("ZEUS_PRICE_PER_KWH", "3e-1")
     trainer(ZeusEnergyCallback(StepMeter(1.2e6)), max_epochs=1).fit(Net(), Data())
-    assert "), 0.38 kg CO2e, 0.3 for electricity (" in lines()[0]
+    assert " W, 0.38 kg CO2e, 0.3 for electricity (" in lines()[0]
 
 
 @pytest.mark.parametrize("price", ["30 cents", "nan", "-0.3", "inf"])

@@ -59,7 +59,7 @@ def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:
     if not best.mean or chosen.interval is None:
         return f"{measured}, may beat batch size {best.batch_size}"
     gain = 1 - chosen.interval[0] / best.mean
-    if gain < 0.005:
+    if gain < 0.01:
         return f"{measured}; another run will show how the cost depends on the batch size"
     low, high = (_few_digits(cost / best.mean) for cost in chosen.interval)
     return f"{measured}, may cost {low} to {high} times as much as batch size {best.batch_size}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
-from sqlalchemy import Row, and_, case, func, select
+from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from zeus_service.bandit.hardware import Hardware
@@ -209,9 +209,12 @@ def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[obj
     Raises:
         NotFound: No such job or trial.
     """
-    columns = Trial.generation, Trial.reports, Trial.ended_at, Trial.lease_expires_at, _HAS_LEASE
-    query = select(*columns).where(_in_job(Trial, job_id), _number == trial_number)
-    row = session.execute(query).one_or_none()
+    columns = Trial.generation, Trial.reports, Trial.outcome, Trial.lease_expires_at, _HAS_LEASE
+    # While it runs, other trials may set the target; a baseline may then have reached it.
+    depends_on_others = or_(Trial.outcome.is_(None), Trial.why == "baseline")
+    query = select(*columns, case((depends_on_others, Job.updated_at)))
+    query = query.join(Job, Job.key == Trial.job_key).where(Job.job_id == job_id)
+    row = session.execute(query.where(_number == trial_number)).one_or_none()
     if row is None:
         raise NotFound(f"job {job_id!r} has no trial {trial_number}")
     return tuple(row)
@@ -317,9 +320,15 @@ def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence
 _KEY_NAME = "session_key"
 
 
+@use_case(read_only=True)
+def read_signing_key(session: Session) -> str | None:
+    """Read the key that signs what browsers keep; None if there is none yet."""
+    return session.scalar(select(Secret.value).where(Secret.name == _KEY_NAME))
+
+
 @use_case()
-def signing_key(session: Session) -> str:
-    """The key that signs what browsers keep; made when it is first needed.
+def make_signing_key(session: Session) -> str:
+    """Make the key that signs what browsers keep, or read one that is there.
 
     Called again if another replica has stored a key meanwhile: then that one counts.
     """

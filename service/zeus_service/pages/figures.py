@@ -157,7 +157,7 @@ def power(spec: JobSpec, stored: Sequence[dict[str, Any]]) -> Figure:
         "legend": {"title": {"text": "batch size"}},
         "showlegend": True,
     }
-    chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in profiles[:8])
+    chosen = "; ".join(f"{each.batch_size} at {each.chosen_w} W" for each in profiles)
     note = f"Stars mark the chosen limits: {chosen}."
     return {"data": data, "layout": layout, "note": note}
 

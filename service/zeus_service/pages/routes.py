@@ -30,6 +30,7 @@ from zeus_service.bandit.spec import MAX_INTEGER
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial
+from zeus_service.errors import JobBusy
 from zeus_service.pages import answers, figures, pages, plot, run_filter
 from zeus_service.pages.overview import positive_int
 from zeus_service.pages.session import require_writing
@@ -133,12 +134,15 @@ def delete(job_id: str) -> ResponseReturnValue:
     require_writing()
     if request.form.get("confirm", "").strip() != job_id:
         return _delete_form(job_id, "That is not the id of this job."), 422
-    maintenance.delete_job(job_id, force=True)
+    try:
+        maintenance.delete_job(job_id, force="force" in request.form)
+    except JobBusy:
+        return _delete_form(job_id, "The job has runs in flight; tick the box to delete it."), 409
     return redirect("/", 303)
 
 
 def _delete_form(job_id: str, problem: str = "") -> str:
-    job, running = optimizer.get_job(job_id), len(queries.running_trials(job_id))
+    job, running = optimizer.get_job(job_id), queries.running_trials(job_id)
     return render("delete.html", job=job, running=running, problem=problem)
 
 

@@ -1,6 +1,6 @@
 """Who looks at a page: signing in and out, and the cookie that stands for a token.
 
-The cookie has a keyed hash of the token, signed as Flask signs its sessions, and no role: it ends
+The cookie has a keyed hash of the token, signed with a key in the database, and no role: it ends
 when it expires, and when the token is no longer configured. `/api/v1` takes no cookie. No page of
 another site can send the forms: the cookie is `SameSite=Strict`, and `api.access` refuses what
 another origin sends.
@@ -80,6 +80,7 @@ def _require_viewer() -> Response | None:
     if request.endpoint in _OPEN:
         return None
     g.may_write = _may_write()
+    g.is_signed_in = current_config().has_tokens and COOKIE in request.cookies
     if g.may_write is not None:
         return None
     if request.method != "GET" or not request.accept_mimetypes.accept_html:
@@ -125,7 +126,7 @@ def _serializer() -> URLSafeTimedSerializer:
 def _key() -> str:
     """The key in the database, which is read when it is first needed."""
     if current_app.secret_key is None:
-        current_app.secret_key = queries.signing_key()
+        current_app.secret_key = queries.read_signing_key() or queries.make_signing_key()
     return str(current_app.secret_key)
 
 

@@ -48,8 +48,9 @@ def test_a_flood_of_guesses_delays_no_valid_token_and_is_bounded(guarded: Servic
     with ThreadPoolExecutor(51) as pool:
         guesses = [pool.submit(ask, guarded) for _ in range(50)]
         answered = ask(guarded, TOKEN)
-        last = max(each.result() for each in guesses)
-    assert answered < last
+        refused = sorted(each.result() for each in guesses)
+    delayed = [instant for instant in refused if instant - began >= 0.95 * access.REFUSAL_S]
+    assert answered < delayed[2]  # of five
     assert time.monotonic() - began < 3 * access.MAX_WAITING * access.REFUSAL_S
     scraped = requests.get(
         f"{guarded.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=LIMIT_S

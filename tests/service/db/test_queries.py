@@ -127,15 +127,26 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
             "trial": queries.trial_version("job", 1),
         }
 
+    every = {"jobs", "job", "running", "trial"}
     assert changed(lambda: None) == set()
     assert changed(lambda: report(1, 1)) == {"running", "trial"}
     assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running", "trial"}
     assert changed(lambda: report(1, 2)) == {"jobs", "running", "trial"}
-    assert changed(lambda: optimizer.start_trial("job", None)) == {"jobs", "job", "running"}
+    assert changed(lambda: optimizer.start_trial("job", None)) == every
     assert changed(lambda: optimizer.heartbeat("job", 1)) == {"running", "trial"}
-    every = {"jobs", "job", "running", "trial"}
     assert changed(lambda: optimizer.end_trial("job", 1, "errored")) == every
     assert changed(lambda: power_profiles.put("job", profile())) == {"job"}
+
+
+def test_a_baseline_that_turns_out_to_have_converged_has_another_version(app: Flask) -> None:
+    register(target_metric=None, baseline_runs=2)
+    for number in (1, 2):
+        optimizer.start_trial("job")
+        report(number, 1)
+        before = queries.trial_version("job", 1)
+        optimizer.end_trial("job", number, "completed")
+    assert queries.get_trial("job", 1)[0].outcome == "converged"
+    assert queries.trial_version("job", 1) != before
 
 
 def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
@@ -166,7 +177,7 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
 def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
     def read(_: int) -> str:
         with app.app_context():
-            return queries.signing_key()
+            return queries.read_signing_key() or queries.make_signing_key()
 
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(read, range(16)))

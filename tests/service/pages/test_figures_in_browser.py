@@ -194,7 +194,7 @@ def test_a_figure_may_become_empty_while_its_table_is_open(
     plot = figure(page, "costs")
     box = page.locator(".figure", has=plot)
     box.locator("summary").click()
-    nothing = {"data": [], "layout": {}, "note": "Nothing.", "summary": ""}
+    nothing = {"data": [], "layout": {}, "note": "Nothing."}
     plot.evaluate("(place, nothing) => zeusFigures.draw(place, nothing)", nothing)
     expect(box).to_be_hidden()
 

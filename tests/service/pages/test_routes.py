@@ -106,7 +106,7 @@ def every_page_route(client: FlaskClient) -> list[str]:
     return found
 
 
-NAMES = ["state", "sort", "order", "page", "upto", "outcome", "batch_size"]
+NAMES = ["run", "state", "sort", "order", "page", "upto", "outcome", "batch_size"]
 SENSIBLE = ["asc", *JOB_STATES, *SORTS, *OUTCOMES, RUNNING]
 VALUES = st.text(max_size=8) | st.sampled_from(["-1", "1e9", "²", "\0", "%", "../..", "é" * 400])
 
@@ -282,8 +282,9 @@ def test_a_job_is_deleted_after_its_id_was_typed(client: FlaskClient) -> None:
     def delete(**form: str) -> int:
         return client.post("/job/job/delete", data=form).status_code
 
-    assert "1 run is in flight" in client.get("/job/job/delete").text
+    assert "Runs are in flight" in client.get("/job/job/delete").text
     assert delete(confirm="another") == 422
+    assert delete(confirm="job") == 409  # one is in flight
     assert client.get("/job/job").status_code == 200
-    assert delete(confirm="job") == 303
+    assert delete(confirm="job", force="on") == 303
     assert client.get("/job/job").status_code == 404

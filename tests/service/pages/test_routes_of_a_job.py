@@ -80,7 +80,19 @@ def test_runs_have_a_price_where_prices_are_set(client: FlaskClient) -> None:
 def test_a_job_with_one_batch_size_does_not_wait_for_another(client: FlaskClient) -> None:
     register(batch_sizes=[32])
     converge("job", 3.6e6)
-    assert "savings are known once" not in text_of(client, "/job/job")
+    text = text_of(client, "/job/job")
+    assert "savings are known once" not in text
+    assert "no difference from the default" not in text
+
+
+def test_a_job_that_saves_time_alone_says_so(client: FlaskClient) -> None:
+    register(policy="zeus", mab_num_explorations=1)
+    for number, time_s in ((1, 600.0), (2, 300.0)):
+        optimizer.start_trial("job")
+        amounts = {"energy_j": 3.6e6, "time_s": time_s, "metric": 0.95}
+        optimizer.report("job", number, report(1, **amounts))
+    text = text_of(client, "/job/job")
+    assert "Saved 0 J 0 % less energy, 5.00 min less training than with the default 32" in text
 
 
 def test_the_share_that_is_saved_is_the_same_on_every_page(client: FlaskClient) -> None:
