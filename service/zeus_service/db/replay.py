@@ -95,7 +95,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
         spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
         if are_equal:
-            fault = f"; all baselines are equal ({_target(spec)}): {_OWN_TARGET}"
+            fault = f"; all are equal, so {_target(spec)} has no margin: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
             fault = f"; later runs stop at their first validation ({_target(spec)}): {_OWN_TARGET}"
     elif spec.target_metric is None and are_equal and len(curves) == 1:

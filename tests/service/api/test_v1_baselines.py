@@ -133,7 +133,7 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     remedy = "pass target_metric with another job_id"
     seed = f"0.1, the same as before: vary the seed, or {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(seed)
-    margin = f"0.1; all baselines are equal (target >= 0.1): {remedy}"
+    margin = f"0.1; all are equal, so target >= 0.1 has no margin: {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(margin)
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
