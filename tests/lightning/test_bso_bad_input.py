@@ -284,7 +284,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     error = tried(job, service.url, Data(), target_metric=0.85, eta_knob=0.75)
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
-    assert "target_metric is 0.8, not 0.85" in str(error)
+    assert "target_metric 0.8, not 0.85" in str(error)
     assert "Omit these arguments, or use another job_id" in str(error)
     assert outcomes(service.url, job) == ["converged"]
 

@@ -143,7 +143,7 @@ def test_a_baseline_that_max_time_ends_says_that_it_does_not_count(
 def test_a_learned_target_that_asks_for_nothing_is_a_warning(service: ServiceProcess) -> None:
     job = new_job()
     run(service, job, Net((0.5,)), baseline_runs=2)
-    with pytest.warns(UserWarning, match="later runs stop at their first validation"):
+    with pytest.warns(UserWarning, match="is too easy, met at each first validation"):
         run(service, job, Net((0.9,)))
 
 

@@ -73,7 +73,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     if unmeasured == len(tries):
         return None
     names = ("", "succeeded", "tries", "J", "s", "cost (J)")
-    title = "Mean per recurrence, including all its tries"
+    title = "J, s and cost: mean per recurrence, all its tries"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
         if recurrences:
@@ -126,6 +126,8 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         yield f"Job {job_id!r}: savings are unknown until {event}."
         return
     yield f"Savings of job {job_id!r} so far, compared with its default batch size:"
+    if any(each.run and each.run.trial.why == "baseline" for each in tries):
+        yield "  Unlike in the table, baselines count only until they reach the target."
     used_more = False
     for name, field, unit in (("energy", "energy_j", "J"), ("time", "time_s", "s")):
         estimate, low, high = (_short(amounts[field][key]) for key in ("estimate", "low", "high"))
@@ -136,5 +138,3 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
     if used_more:
         yield "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
-    if any(each.run and each.run.trial.why == "baseline" for each in tries):
-        yield "  Unlike in the table, baselines count only until they reach the target."

@@ -24,7 +24,7 @@ from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
 from zeus_service.savings.ledger import Era, record
 from zeus_service.savings.power import Profiles
 
-_OWN_TARGET = "pass target_metric with another job_id"
+_OWN_TARGET = "pass target_metric with a new job_id"
 
 
 class Replay:
@@ -95,11 +95,11 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
         spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
         if are_equal:
-            fault = f"; all are equal, so {_target(spec)} has no margin: {_OWN_TARGET}"
+            fault = f"; all are equal, so a run just short of {_target(spec)} fails: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
-            fault = f"; later runs stop at their first validation ({_target(spec)}): {_OWN_TARGET}"
+            fault = f"; {_target(spec)} is too easy, met at each first validation: {_OWN_TARGET}"
     elif spec.target_metric is None and are_equal and len(curves) == 1:
-        fault = f", the same as before: vary the seed, or {_OWN_TARGET}"
+        fault = f", as before, so a target would have no margin: vary the seed, or {_OWN_TARGET}"
     if spec.target_metric is not None:
         for baseline in baselines:
             _judge(spec, baseline, reports[baseline.trial_number])

@@ -87,7 +87,7 @@ def test_a_command_that_fails_without_a_trial_has_its_last_lines_and_no_table(
     assert "recurrence 1, try 1 ended with exit status 3" in result.output
     assert "x mine\n" in result.output  # the line's end alone
     assert len(result.output) < 20_000
-    assert "Mean per recurrence" not in result.output
+    assert "mean per recurrence" not in result.output
 
 
 def test_a_terminal_that_closes_while_the_service_starts_leaves_none_behind(

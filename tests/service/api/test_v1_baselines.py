@@ -103,7 +103,7 @@ def test_a_target_that_asks_for_nothing_is_told(api: Api) -> None:
     job.baseline(0.2, 0.5)
     ended = job.baseline(0.2, 0.9)  # so far apart that the bound is below all values
     target = f"target >= {job.shown()['target_metric']:.6g}"
-    fault = f"; later runs stop at their first validation ({target}): pass target_metric with"
+    fault = f"; {target} is too easy, met at each first validation: pass target_metric with"
     assert fault in ended["reason"]
     other = LearningJob(api, baseline_runs=2)
     other.baseline(0.2, 0.5)
@@ -130,10 +130,10 @@ def test_baselines_count_from_their_start_to_the_target(api: Api) -> None:
 def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> None:
     job = LearningJob(api)
     assert "vary" not in job.baseline(0.1, 0.1)["reason"]
-    remedy = "pass target_metric with another job_id"
-    seed = f"0.1, the same as before: vary the seed, or {remedy}"
+    remedy = "pass target_metric with a new job_id"
+    seed = f"0.1, as before, so a target would have no margin: vary the seed, or {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(seed)
-    margin = f"0.1; all are equal, so target >= 0.1 has no margin: {remedy}"
+    margin = f"0.1; all are equal, so a run just short of target >= 0.1 fails: {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(margin)
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
