@@ -226,7 +226,7 @@ def train_a_whole_job(url: str, fake_gpus: FakeDriver, other_gpus: FakeDriver) -
         answer = run.epoch(400, 0.5)
         assert answer["finished"]
         assert "cost upper bound" in answer["failed"]
-        assert "above the threshold of 600 J" in answer["failed"]
+        assert "over its stop limit of 600 J" in answer["failed"]
     assert run.status == 0
     with ZeusRun(url, fake_gpus) as run:
         assert run.batch_size == 32

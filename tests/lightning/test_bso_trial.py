@@ -264,7 +264,7 @@ def test_a_run_expected_to_cross_the_cost_bound_is_stopped(service: ServiceProce
     trainer(zeus(service.url, job_id=job, meter=meter)).fit(Net((0.9,)), Data())
     meter.energy_j *= 100
     callback, steps = zeus(service.url, job_id=job, meter=meter), Steps()
-    with pytest.raises(ZeusTrialFailed, match=r"early_stopped.*would cost .* above the threshold"):
+    with pytest.raises(ZeusTrialFailed, match=r"early_stopped.*would cost .* over its stop limit"):
         trainer(callback, steps).fit(Net((0.1,)), Data())
     assert steps.count == 64 / callback.trial.batch_size
     assert outcomes(service.url, job) == ["converged", "early_stopped"]

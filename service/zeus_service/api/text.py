@@ -9,6 +9,7 @@ from zeus_service.api.messages import NextTrial, OnHardware
 from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit.choice_reasons import status_in_words
 from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.units import (
     DURATIONS,
     ENERGIES,
@@ -107,6 +108,13 @@ def savings_summary(found: JobSavings) -> str:
     return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
 
 
+def _state(arm: ArmEstimate) -> str:
+    """Why a batch size is not chosen; it may not have run itself."""
+    if arm.status == "out_of_memory" and not arm.pulls:
+        return "a smaller one ran out of memory"
+    return status_in_words(arm.status)
+
+
 def batch_size_rows(
     on: OnHardware | None, next_trial: NextTrial | None, mean_costs: Mapping[int, float]
 ) -> list[tuple[int, int, str, str, str, str, str]]:
@@ -128,7 +136,7 @@ def batch_size_rows(
         states = [
             "best" if arm == best else "",
             "next" if next_trial and arm.batch_size == next_trial.batch_size else "",
-            status_in_words(arm.status) if arm.status != "alive" else "",
+            _state(arm) if arm.status != "alive" else "",
         ]
         state = ", ".join(filter(None, states)) or ("" if arm.pulls else "no result")
         expected, measured = (

@@ -73,7 +73,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     """What the best batch size is expected to cost, and by how much it leads."""
     if not chosen.mean:
         return "it looks cheapest after the runs so far"
-    text = f"expected cost {energy(chosen.mean)}"
+    text = f"expected cost to the target {energy(chosen.mean)}"
     if chosen.interval:
         text += f" ({range_with_unit(*chosen.interval)})"
     text += f" from {runs(chosen.pulls)}" if chosen.pulls else ", judging by other batch sizes"
@@ -88,8 +88,8 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     more = cost / chosen.mean - 1
     if more <= -0.005:
         return f"{text}; {rival} looks {-100 * more:.0f} % cheaper, but that is uncertain"
-    costs = f"costs {100 * more:.0f} % more" if more >= 0.005 else "costs about as much"
-    return f"{text}; the nearest rival, {rival}, {costs}"
+    costs = f"{100 * more:.0f} % more" if more >= 0.005 else "about the same"
+    return f"{text}; for the nearest rival, {rival}, {costs}"
 
 
 def status_in_words(status: str) -> str:

@@ -96,8 +96,8 @@ def decide(
         outcome = "early_stopped"
         costs = f"has cost {energy(judged)} so far"
         if not spent:
-            costs = f"would cost {energy(judged)} by the next report"
-        reason = f"it {costs}, above the threshold of {energy(cost_bound)}"
+            costs = f"would cost {energy(judged)} by the next validation"
+        reason = f"it {costs}, over its stop limit of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         reason = (

@@ -49,7 +49,8 @@ def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
     spec = jobs.specification(optimizer.get_job(job_id))
     trials = queries.get_trials(job_id, numbers)
     reports = [queries.latest_reports(job_id, each.trial_number) for each in trials[: len(CURVES)]]
-    return compare(spec, list(zip(trials, reports, strict=False)))
+    left_out: list[Sequence[Report]] = [[] for _ in trials[len(CURVES) :]]
+    return compare(spec, list(zip(trials, [*reports, *left_out], strict=True)))
 
 
 def costs(job: Job, trials: Sequence[Trial]) -> Figure:
@@ -82,7 +83,7 @@ def regret(job: Job, savings: JobSavings, ended: Sequence[Row[Trial, Era | None]
     total = sum(each.spent.cost - each.recurrences * mean for each, mean in there if mean)
     _, *sums = accumulate(parts, initial=total - sum(parts))
     data = [plot.curve("regret", numbers, sums, ORANGE) | {"fill": "tozeroy"}]
-    return plot.over_runs(numbers, "cumulative regret", data)
+    return plot.over_runs(numbers, "regret", data)
 
 
 def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figure:
@@ -203,14 +204,16 @@ def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]
 def _over_epochs(spec: JobSpec, epochs: Sequence[int], data: Sequence[Figure]) -> Figure:
     """The layout of three rows over epochs, with the target."""
     costs = [trace for trace in data if trace["yaxis"] == "y3"]
-    target = spec.target_metric
+    target, monitor = spec.target_metric, spec.monitor
+    title = monitor if len(monitor) <= 18 else f"{monitor[:17]}\N{HORIZONTAL ELLIPSIS}"
+    label = plot.label("target", yanchor="top", xanchor="right")
     return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
-        "yaxis": plot.axis(plot.plain(spec.monitor[:24])),
+        "yaxis": plot.axis(plot.plain(title)),
         "yaxis2": plot.axis("power (W)"),
         "yaxis3": plot.energy_axis("cost", costs),
-        "shapes": [] if target is None else [plot.line("y", target, "target", GREEN)],
+        "shapes": [] if target is None else [plot.line("y", target, GREEN, label=label)],
         "showlegend": False,
     }
 

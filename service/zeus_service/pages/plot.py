@@ -105,8 +105,8 @@ def dots(
     }
 
 
-def line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
-    """A labelled line across the first row of a figure, at a place on one axis."""
+def line(axis: str, at: float, colour: str = GREY, end: float = 1.0, **settings: Any) -> Figure:
+    """A line across the first row of a figure, or a share of it, at a place on one axis."""
     across = "y" if axis == "x" else "x"
     return {
         "type": "line",
@@ -114,17 +114,16 @@ def line(axis: str, at: float, text: str, colour: str = GREY) -> Figure:
         f"{axis}1": at,
         f"{axis}ref": axis,
         f"{across}0": 0,
-        f"{across}1": 1 if axis == "y" else 0.94,  # below its label
+        f"{across}1": end,
         f"{across}ref": f"{across} domain",
         "line": {"color": colour, "dash": "dash", "width": 1.5},
-        "label": {
-            "text": text,
-            "textposition": "end",
-            "textangle": 0,
-            "yanchor": "top" if axis == "y" else "bottom",
-            "xanchor": "right" if axis == "y" else "center",
-        },
+        **settings,
     }
+
+
+def label(text: str, **anchors: str) -> Figure:
+    """The label at a line's end."""
+    return {"text": text, "textposition": "end", "textangle": 0, **anchors}
 
 
 def axis(title: str, **settings: Any) -> Figure:

@@ -53,11 +53,17 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
         if found := [trial for trial in runs_there if trial.outcome == outcome]:
             x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
             traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
-    lines = [plot.line("x", sizes.index(size), text) for size, text in marked.items()]
+    lines = []
+    for order, (size, text) in enumerate(marked.items()):  # labels of neighbors have two heights
+        at = sizes.index(size)
+        side = {0: "left", len(sizes) - 1: "right"}.get(at, "center")
+        label = plot.label(text, yanchor="bottom", xanchor=side)
+        lines.append(plot.line("x", at, end=0.94 - 0.07 * order, label=label))
     if on.cost_bound:
-        lines.append(plot.line("y", on.cost_bound, "stop limit", RED))
+        lines.append(plot.line("y", on.cost_bound, RED, name="stop limit", showlegend=True))
+    ends = [-0.4, len(sizes) - 0.6]
     layout = {
-        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes),
+        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes, range=ends),
         "yaxis": plot.log_energy_axis("cost of a run", window),
         "shapes": lines,
         "annotations": _labels(on, sizes, {*marked, on.best_batch_size}),

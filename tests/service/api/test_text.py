@@ -45,6 +45,15 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
     assert shown.batch_size_rows(None, None, {}) == []
 
 
+def test_a_batch_size_that_was_never_tried_is_not_said_to_have_run_out_of_memory() -> None:
+    arms = [
+        ArmEstimate(size, pulls, None, None, "out_of_memory") for size, pulls in ((8, 1), (16, 0))
+    ]
+    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=None, cost_bound=None, arms=arms)
+    rows = shown.batch_size_rows(on, None, {})
+    assert [row[-1] for row in rows] == ["ran out of memory", "a smaller one ran out of memory"]
+
+
 def test_the_costs_of_one_table_have_one_unit() -> None:
     arms = [ArmEstimate(8, 1, 1569.6, None, "alive"), ArmEstimate(16, 0, 3996.0, None, "alive")]
     on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=8, cost_bound=None, arms=arms)

@@ -153,7 +153,7 @@ def test_a_run_past_the_bound_has_failed_even_at_its_target(
     assert at_bound["stop_train"] is False  # the next is expected past it, but this is not
     past = wire("POST", "/report", result(second, 2, time=10.0, energy=2000.1, metric=0.9)).json()
     assert (past["stop_train"], past["converged"]) == (True, False)
-    assert "it has cost 1,500 J so far, above the threshold of 1,500 J" in past["message"]
+    assert "it has cost 1,500 J so far, over its stop limit of 1,500 J" in past["message"]
     assert wire.outcomes(job) == ["converged", "early_stopped"]
 
 

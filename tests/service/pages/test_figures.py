@@ -116,6 +116,7 @@ def test_runs_are_compared_over_their_epochs() -> None:
 def test_a_long_name_fits_its_axis_and_none_is_markup() -> None:
     rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
     figure = figures.compare(spec(monitor="m" * 255), [(row(), rows)])
-    assert len(figure["layout"]["yaxis"]["title"]["text"]) == 24
+    title = figure["layout"]["yaxis"]["title"]["text"]
+    assert title == "m" * 17 + "\N{HORIZONTAL ELLIPSIS}"
     figure = figures.compare(spec(monitor="<a href='x'>acc"), [(row(), rows)])
     assert "<a" not in json.dumps(figure)

@@ -65,6 +65,15 @@ def test_the_page_says_what_a_cost_is_and_how_far_the_limit_is_from_the_best(
     assert float(found) != 2.0  # it is doubled after stops in a row
 
 
+def test_runs_beyond_those_that_a_figure_compares_are_said_to_be_left_out(
+    client: FlaskClient,
+) -> None:
+    register()
+    converge("job", *[100.0] * 7)
+    address = "/job/job/figures/compare?" + "&".join(f"run={number}" for number in range(1, 8))
+    assert client.get(address).json["compare"]["note"] == "Showing the latest 6 of 7 runs."
+
+
 def test_runs_have_a_price_where_prices_are_set(client: FlaskClient) -> None:
     register()
     converge("job", 3.6e6)

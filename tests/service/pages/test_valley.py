@@ -36,7 +36,10 @@ def valley(job_shown: Job, rows: list[Any]) -> tuple[dict[str, Any], dict[str, A
     """Traces and lines by name, and the layout."""
     figure = figures.valley(job_shown, rows)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    lines = {line["label"]["text"]: line for line in figure["layout"]["shapes"]}
+    lines = {
+        line["label"]["text"] if "label" in line else line["name"]: line
+        for line in figure["layout"]["shapes"]
+    }
     return traces, lines, figure["layout"]
 
 
@@ -120,6 +123,18 @@ def test_a_label_lies_within_the_figure_and_not_on_the_curve() -> None:
 def test_the_batch_size_of_the_next_run_is_marked(batch_size: int, text: str) -> None:
     _, lines, _ = valley(job(next_trial=NextTrial(batch_size=batch_size, reason="")), [])
     assert lines[text]["x0"] == spec().batch_sizes.index(batch_size)
+
+
+def test_marks_of_batch_sizes_at_the_edges_lie_within_the_figure() -> None:
+    first, *_, last = sizes = spec().batch_sizes
+    at_edges = job(
+        spec=spec(default_batch_size=first), next_trial=NextTrial(batch_size=last, reason="")
+    )
+    _, lines, layout = valley(at_edges, [])
+    labels = [lines[text]["label"]["xanchor"] for text in ("default", "next")]
+    assert labels == ["left", "right"]
+    assert lines["default"]["y1"] > lines["next"]["y1"]  # side by side they would be one word
+    assert layout["xaxis"]["range"] == [-0.4, len(sizes) - 0.6]  # those without a cost, too
 
 
 def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs() -> None:

@@ -6,6 +6,8 @@ const zeusFigures = (() => {
 
   // What all figures have in common. The style sheet colours their text and their grid.
   function withCommon(layout) {
+    const isNarrow = matchMedia("(max-width: 640px)").matches;
+    const inTwoColumns = { maxheight: 120, entrywidth: 0.49, entrywidthmode: "fraction" };
     const font = { size: 12, family: getComputedStyle(document.body).fontFamily };
     const axis = { automargin: true };
     // Superscripts need inline styles, which the policy forbids.
@@ -18,7 +20,7 @@ const zeusFigures = (() => {
       hovermode: "closest",
       hoverlabel: { font },
       annotationdefaults: { bgcolor: "white", borderpad: 1 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 60 },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, ...(isNarrow ? inTwoColumns : { maxheight: 60 }) },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
       // A finger that moves over a figure scrolls the page.

@@ -115,4 +115,5 @@ async function refresh(isNew = false) {
 
 showTimes(document);
 if (document.querySelector("[data-live]")) refresh(true);
+if (document.querySelector("[data-reload]")) setTimeout(() => location.reload(), 5000);
 setInterval(() => showTimes(document), 5000);
