@@ -152,10 +152,11 @@ def run_job(runs: int, controls: int, folder: Path, console: Console) -> None:
         console.print(f"The service is at {url}, its database and log in {folder}.")
         known, measured = known_trials(url)
         console.print(
-            f"A small network is trained {runs} times to read handwritten digits, each time with "
-            f"the batch size that the service chooses, then {max(0, controls - measured)} times "
-            "with the default batch size to compare. You will see what each run costs in joules, "
-            "and what was saved. This takes a minute or two, or longer on a busy machine."
+            f"A small network is trained {runs} times until it reads most handwritten digits, each "
+            "time with the batch size that the service chooses, then "
+            f"{max(0, controls - measured)} times with the default batch size to compare. You will "
+            "see what each run costs (here: its energy in joules), and what was saved. This takes "
+            "a minute or two, or longer on a busy machine."
         )
         if known:
             console.print(f"Job {JOB_ID!r} continues after {known} trials.")
@@ -230,7 +231,7 @@ def summarize(url: str, console: Console) -> None:
     estimate, low, high = (round(saved["energy_j"][key]) for key in ("estimate", "low", "high"))
     console.print(
         f"Savings compared with the default so far: [bold]{estimate} J[/] (95 % interval: "
-        f"{low} to {high} J), by the job's runs with the default."
+        f"{low} to {high} J), judging by the runs with the default."
     )
     if low <= 0 <= high:
         console.print(

@@ -210,7 +210,7 @@ def _meter(name: str, opened: str, *, has_nvidia: bool) -> Finding:
             return Finding("meter", name, True, on_gpu + meter.name)
     except ZeusMeterError as error:
         if name == "auto":
-            return Finding("meter", name, True, f"{on_gpu}cpu-estimate: {error.message}")
+            return Finding("meter", name, True, f"{on_gpu}cpu-estimate: {error.fact}")
         return Finding("meter", name, False, error.message)
     except ZeusError as error:
         return Finding("meter", name, False, error.message)

@@ -217,7 +217,7 @@ class BSOClient:
             ) from None
         except OSError as error:  # of requests, and if $REQUESTS_CA_BUNDLE names no file
             raise ZeusServiceUnavailable(
-                f"no batch size service answers at {self._place()} ({_cause(error)})"
+                f"no service answers at {self._place()} ({_cause(error)})"
             ) from None
         try:
             data = response.json()
@@ -268,7 +268,7 @@ class BSOClient:
         fields = {k: v for k, v in problem.items() if k not in described} | {"status": status}
         if status in _UNAVAILABLE:
             return ZeusServiceUnavailable(
-                f"the batch size service at {self._place()} is not available (HTTP {status}"
+                f"the service at {self._place()} is not available (HTTP {status}"
                 f"{f': {detail}' if problem else ''})",
                 fields,
             )

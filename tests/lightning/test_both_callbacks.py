@@ -141,7 +141,7 @@ def test_a_run_without_the_service_trains_and_profiles_where_that_is_allowed(
 ) -> None:
     bso = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, eta_knob=0.0)
     callback = power(meter=gpu_meter)
-    with pytest.warns(UserWarning, match="training without the service"):
+    with pytest.warns(UserWarning, match="training without it"):
         run(bso, callback, gpu=gpu, max_epochs=1)
     assert callback.limit_w == 300  # eta 0: the fastest
 

@@ -263,7 +263,7 @@ def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
 def test_without_a_required_service_a_run_trains_on_the_default_batch_size() -> None:
     steps, net = Steps(), Net()
     callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, batch_sizes=[8, 16])
-    with pytest.warns(UserWarning, match="training without the service, with batch size 8"):
+    with pytest.warns(UserWarning, match="training without it, with batch size 8"):
         trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
     assert steps.count == 2 * 8
     assert net.batch_lengths == {8}

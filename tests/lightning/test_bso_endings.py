@@ -274,7 +274,7 @@ def test_without_a_trial_training_still_ends_at_the_target(service: ServiceProce
         assert epochs(broken) == 4
     assert outcomes(service.url, broken.job.job_id) == ["errored"]
     away = zeus(f"http://127.0.0.1:{free_port()}", require_service=False)
-    with pytest.warns(UserWarning, match="training without the service"):
+    with pytest.warns(UserWarning, match="training without it"):
         assert epochs(away) == 4
 
 

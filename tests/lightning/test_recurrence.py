@@ -215,7 +215,7 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
         with pytest.raises(ZeusServiceUnavailable), run:
             pass
     run = recurrence(nobody, "a", **sizes, require_service=False)
-    with pytest.warns(UserWarning, match="training without the service, with batch size 16"):
+    with pytest.warns(UserWarning, match="training without it, with batch size 16"):
         run.__enter__()
     assert train(run, 0.1, 0.99, 0.99) == 2  # the target is known without the service
     state = run.state_dict()

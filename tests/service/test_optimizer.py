@@ -147,7 +147,7 @@ def test_a_batch_size_that_is_passed_over_is_named_with_the_reason_of_the_next_s
         optimizer.end_trial("job", number, "errored")
     fourth = start(policy=policy)
     assert fourth.batch_size == {"zeus": 16, "information_directed": 64}[policy]
-    assert "32 skipped after trials without a result" in fourth.start_reason
+    assert "32 skipped: no result" in fourth.start_reason
     described = messages.Job.with_estimates(*optimizer.describe_job("job"))
     arms = {arm.batch_size: arm.status for arm in described.hardware[0].arms}
     assert arms == {8: "alive", 16: "alive", 32: "errored", 64: "alive", 128: "alive"}

@@ -104,7 +104,7 @@ class Gpu(ABC):
             self._moved_s = now_s
         elif now_s - self._moved_s > _STILL_S and self.works():
             raise ZeusMeterError(
-                f"the energy counter of {self} has stayed at {energy_mj} mJ for "
+                f"the energy counter of {self} stayed at {energy_mj} mJ for "
                 f"{now_s - self._moved_s:.0f} s under load: {_NO_FIGURES}"
             )
         self._last_mj = energy_mj

@@ -135,6 +135,6 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         used_more |= float(high) < 0
         unclear = ", not clearly different from 0 so far"
         interval = f" (95 % interval {low} to {high} {unit})"
-        yield f"  {name}: {estimate} {unit}{unclear if is_unclear else interval}"
+        yield f"  {name} saved: {estimate} {unit}{unclear if is_unclear else interval}"
     if used_more:
         yield "  Negative: it used more. Trying batch sizes costs something; judge after more runs."

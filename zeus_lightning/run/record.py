@@ -147,9 +147,7 @@ class TrialRecord:
             problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:
             return
-        raise ZeusConfigError(
-            f"the checkpoint belongs to {self}, {problem}; start a new trial instead"
-        )
+        raise ZeusConfigError(f"the checkpoint is of {self}, {problem}; start a new trial")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only: checkpoints are read with `weights_only=True`."""

@@ -104,7 +104,7 @@ class Run:
                 ) from None
             self.is_without_service = True
             size = self.job.default_batch_size
-            text = f"zeus: {error.message}; training without the service, with batch size {size}"
+            text = f"zeus: {error.message}; training without it, with batch size {size}"
             if "higher_is_better" in self.job.omitted and self.job.target_metric is not None:
                 text += "; pass mode=... to stop at the target"
             rank_zero_warn(text)

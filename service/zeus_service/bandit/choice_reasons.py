@@ -46,7 +46,7 @@ def reason(
     skipped = [str(size) for size in passed if arms[size].status == "alive"]
     if not skipped or not is_chosen or choice.batch_size in passed:
         return text
-    return f"{text}; {', '.join(skipped)} skipped after trials without a result"
+    return f"{text}; {', '.join(skipped)} skipped: no result"
 
 
 def _worth(chosen: ArmEstimate, best: ArmEstimate | None) -> str:

@@ -71,7 +71,7 @@ def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None
     assert ["control", "1", "of", "1", "1", "6.0", "2.0", "13.0"] in columns
     assert ["chosen", "1", "of", "1", "2", "18.0", "6.0", "39.0"] in columns
     assert "so far, compared with its default batch size" in result.output
-    for amount in ("energy: -12.0 J (", "time: -4.0 s ("):
+    for amount in ("energy saved: -12.0 J (", "time saved: -4.0 s ("):
         assert amount in result.output
     with sqlite3.connect(tmp_path / "zeus.sqlite3") as connection:
         ((jobs,),) = connection.execute("SELECT count(*) FROM jobs")

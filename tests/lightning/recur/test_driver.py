@@ -277,7 +277,7 @@ def test_recurrences_wait_for_a_service_that_has_gone_away(
 @pytest.mark.parametrize(
     ("url", "program", "message"),
     [
-        ("http://127.0.0.1:9", "true", "no batch size service answers"),
+        ("http://127.0.0.1:9", "true", "no service answers"),
         (None, "no-such-program", "no-such-program cannot be run"),
     ],
 )

@@ -102,7 +102,7 @@ def test_nothing_saved_has_no_sign() -> None:
     interval = {"estimate": -0.04, "low": -9.0, "high": -0.04}
     amounts = {"energy_j": interval, "time_s": interval}
     shown = list(summary.saved("nightly", {"saved": amounts}, []))
-    assert "  energy: 0.0 J, not clearly different from 0 so far" in shown
+    assert "  energy saved: 0.0 J, not clearly different from 0 so far" in shown
 
 
 def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
@@ -110,8 +110,8 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
     unclear = {"estimate": 6.6, "low": -72.9, "high": 86.0}
     amounts = {"saved": {"energy_j": unclear, "time_s": clear}}
     assert list(summary.saved("nightly", amounts, []))[1:] == [
-        "  energy: 6.6 J, not clearly different from 0 so far",
-        "  time: 6.6 s (95 % interval 1.0 to 9.0 s)",
+        "  energy saved: 6.6 J, not clearly different from 0 so far",
+        "  time saved: 6.6 s (95 % interval 1.0 to 9.0 s)",
     ]
 
 
