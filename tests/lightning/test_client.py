@@ -282,7 +282,7 @@ def test_an_error_names_the_proxy_that_the_request_went_through(
 
 def test_certificates_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
-    with pytest.raises(ZeusServiceUnavailable, match=r"no batch size service .*/nowhere\.pem"):
+    with pytest.raises(ZeusServiceUnavailable, match=r"no service .*/nowhere\.pem"):
         BSOClient("https://zeus.example").register_job(job())
 
 
