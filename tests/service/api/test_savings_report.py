@@ -282,7 +282,8 @@ def test_the_curve_of_a_job_ends_with_the_sum_and_the_band_of_the_headline(app: 
     found = savings.job_savings("job")
     assert found.saved is not None
     energy = found.saved.energy_j
-    low, high, line = (trace["y"] for trace in figures.draw_job("job")["saved"]["data"])
+    band, line = (trace["y"] for trace in figures.draw_job("job")["saved"]["data"])
+    low, high = band[: len(line)], band[len(line) :][::-1]
     assert [low[0], high[0], line[0]] == pytest.approx([0.0] * 3, abs=1e-9)
     ends = [each[-1] for each in (low, high, line)]
     assert ends == pytest.approx([energy.low, energy.high, energy.estimate])

@@ -30,7 +30,7 @@ def test_a_job_known_with_another_configuration_names_what_differs(api: Api, job
         "eta_knob": {"known": 0.5, "given": 0.25},
         "max_epochs": {"known": 10, "given": 11},
     }
-    assert "; eta_knob 0.5, not 0.25" in body["detail"]
+    assert "eta_knob 0.5, not 0.25" in body["detail"]
 
 
 OTHER = {"hardware": {**START["hardware"], "device_model": "Other GPU", "max_power_w": 300.0}}
