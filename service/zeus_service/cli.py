@@ -136,14 +136,11 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
     from zeus_service import job_file, optimizer
     from zeus_service.api import savings_report, text
     from zeus_service.api.messages import Job, Trial
-    from zeus_service.bandit.hardware import Hardware
-    from zeus_service.db import queries
     from zeus_service.units import energy
 
     with _database():
         job = Job.with_estimates(*optimizer.describe_job(job_id))
         latest = job.hardware[-1] if job.hardware else None
-        means = queries.mean_costs(job_id, Hardware.of(vars(latest))) if latest else {}
         if as_yaml:
             click.echo(job_file.write(job.spec), nl=False)
             return
@@ -161,7 +158,7 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
         f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; target: "
         f"{spec.monitor} {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"
     )
-    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial, means))
+    _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial))
     if job.next_trial:
         size = f"next {job.next_trial.batch_size}: " if job.next_trial.batch_size else ""
         _print(f"\n{size}{job.next_trial.reason}")

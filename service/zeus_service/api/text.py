@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from zeus_service.api.messages import NextTrial, OnHardware
@@ -12,7 +12,6 @@ from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
 from zeus_service.units import (
     DURATIONS,
-    ENERGIES,
     NONE,
     energy,
     range_with_unit,
@@ -23,10 +22,7 @@ from zeus_service.units import (
 )
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-BATCH_SIZES = (
-    *("batch size", "runs", "expected cost", "95 % interval", "measured mean", "vs best"),
-    "state",
-)
+BATCH_SIZES = ("batch size", "runs", "expected cost", "95 % interval", "vs best", "state")
 """Of a table of batch sizes; `vs best` compares expected costs."""
 
 
@@ -89,20 +85,15 @@ def savings_summary(found: JobSavings) -> str:
     saved, default = found.saved, f"the default batch size, {found.default_batch_size}"
     if saved is None:
         return f"savings are unknown until a run with {default}, converges"
+    energy_j, time_s = saved.energy_j, saved.time_s
     parts = [
-        f"{with_unit(value.estimate, units)} ({range_with_unit(value.low, value.high, units)})"
-        for value, units in ((saved.energy_j, ENERGIES), (saved.time_s, DURATIONS))
+        f"{energy(energy_j.estimate)} ({range_with_unit(energy_j.low, energy_j.high)})",
+        f"{seconds(time_s.estimate)} ({range_with_unit(time_s.low, time_s.high, DURATIONS)})",
     ]
     if saved.money is not None:
-        value = saved.money
-        estimate, low, high = (
-            money(each, saved.currency) for each in (value.estimate, value.low, value.high)
-        )
-        parts.append(f"{estimate} ({low} to {high})")
+        parts.append(money(saved.money.estimate, saved.currency))
     if saved.co2e_kg is not None:
-        value = saved.co2e_kg
-        estimate, low, high = map(significant, (value.estimate, value.low, value.high))
-        parts.append(f"{estimate} ({low} to {high}) kg CO2e")
+        parts.append(f"{significant(saved.co2e_kg.estimate)} kg CO2e")
     text = f"saved compared with {default}: {', '.join(parts)}"
     meters = sorted({each.meter for each in found.hardware if each.estimated})
     return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
@@ -116,14 +107,13 @@ def _state(arm: ArmEstimate) -> str:
 
 
 def batch_size_rows(
-    on: OnHardware | None, next_trial: NextTrial | None, mean_costs: Mapping[int, float]
-) -> list[tuple[int, int, str, str, str, str, str]]:
+    on: OnHardware | None, next_trial: NextTrial | None
+) -> list[tuple[int, int, str, str, str, str]]:
     """The batch sizes on some hardware side by side: see `BATCH_SIZES`.
 
     Args:
         on: The hardware, with the policy's estimates; None before the first trial.
         next_trial: What the next trial gets.
-        mean_costs: In joules, of the trials there that converged, by batch size.
     """
     best, arms = (on.arm(on.best_batch_size), on.arms) if on else (None, [])
     units = shared_unit(arm.mean for arm in arms)
@@ -139,8 +129,6 @@ def batch_size_rows(
             _state(arm) if arm.status != "alive" else "",
         ]
         state = ", ".join(filter(None, states)) or ("" if arm.pulls else "no result")
-        expected, measured = (
-            energy(cost, units) for cost in (arm.mean, mean_costs.get(arm.batch_size))
-        )
-        rows.append((arm.batch_size, arm.pulls, expected, low_high, measured, against, state))
+        expected = energy(arm.mean, units)
+        rows.append((arm.batch_size, arm.pulls, expected, low_high, against, state))
     return rows

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
-from sqlalchemy import Row, and_, case, func, or_, select
+from sqlalchemy import Row, and_, case, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db.clock import unix_now
@@ -203,33 +202,6 @@ def running_version(session: Session, job_id: str) -> tuple[object, ...]:
 
 
 @use_case(read_only=True)
-def trial_version(session: Session, job_id: str, trial_number: int) -> tuple[object, ...]:
-    """Read what differs when a trial's page does.
-
-    Raises:
-        NotFound: No such job or trial.
-    """
-    columns = Trial.generation, Trial.reports, Trial.outcome, Trial.lease_expires_at, _HAS_LEASE
-    # While it runs, other trials may set the target; a baseline may then have reached it.
-    depends_on_others = or_(Trial.outcome.is_(None), Trial.why == "baseline")
-    query = select(*columns, case((depends_on_others, Job.updated_at)))
-    query = query.join(Job, Job.key == Trial.job_key).where(Job.job_id == job_id)
-    row = session.execute(query.where(_number == trial_number)).one_or_none()
-    if row is None:
-        raise NotFound(f"job {job_id!r} has no trial {trial_number}")
-    return tuple(row)
-
-
-@use_case(read_only=True)
-def mean_costs(session: Session, job_id: str, hardware: Hardware) -> dict[int, float]:
-    """Read the mean cost, in joules, of the trials of each batch size that converged there."""
-    query = select(Trial.batch_size, func.avg(Trial.cost)).where(_in_job(Trial, job_id))
-    query = query.where(Trial.outcome == "converged", Trial.hardware == hardware)
-    means: dict[int, float] = dict(session.execute(query.group_by(Trial.batch_size)).all())
-    return means
-
-
-@use_case(read_only=True)
 def count_controls(session: Session, job_id: str) -> int:
     """Count a job's control trials, baselines included."""
     query = select(func.count()).where(_in_job(Trial, job_id), Trial.why.in_(UNBOUNDED))
@@ -278,9 +250,16 @@ def list_reports(session: Session, job_id: str, trial_number: int, upto: int | N
 
 @use_case(read_only=True)
 def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Trial, bool]:
-    """Read a trial that exists, and whether its lease has not expired: `has_lease`."""
+    """Read a trial, and whether its lease has not expired: `has_lease`.
+
+    Raises:
+        NotFound: No such job or trial.
+    """
     query = select(Trial, _HAS_LEASE).where(_in_job(Trial, job_id), _number == trial_number)
-    return session.execute(query).one()
+    row = session.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(f"job {job_id!r} has no trial {trial_number}")
+    return row
 
 
 @use_case(read_only=True)
@@ -320,15 +299,9 @@ def latest_reports(session: Session, job_id: str, trial_number: int) -> Sequence
 _KEY_NAME = "session_key"
 
 
-@use_case(read_only=True)
-def read_signing_key(session: Session) -> str | None:
-    """Read the key that signs what browsers keep; None if there is none yet."""
-    return session.scalar(select(Secret.value).where(Secret.name == _KEY_NAME))
-
-
 @use_case()
-def make_signing_key(session: Session) -> str:
-    """Make the key that signs what browsers keep, or read one that is there.
+def signing_key(session: Session) -> str:
+    """Read the key that signs what browsers keep; make it if there is none.
 
     Called again if another replica has stored a key meanwhile: then that one counts.
     """

@@ -39,10 +39,7 @@ def page(
     template: str, version: tuple[object, ...], values: Callable[[], dict[str, Any]]
 ) -> Response:
     """Answer with a page; 304 if it has not changed."""
-    config = current_config()
-    prices = config.currency, config.price_per_kwh, config.price_per_gpu_hour
-    viewer = g.may_write, g.is_signed_in
-    shown = request.host, viewer, prices, config.carbon_intensity, version
+    shown = request.host, current_config(), g.may_write, g.is_signed_in, version
     return unless_unchanged(shown, "text/html", lambda: render(template, **values()))
 
 

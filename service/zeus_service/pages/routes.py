@@ -89,7 +89,6 @@ CSV_COLUMNS = (
 @pages.get(JOB)
 def job_page(job_id: str) -> ResponseReturnValue:
     """A job."""
-    version = queries.job_version(job_id), queries.running_version(job_id)
 
     def values() -> dict[str, Any]:
         typed, upto = request.args.get("q", "")[:PORTION], positive_int(request.args, "upto")
@@ -97,7 +96,6 @@ def job_page(job_id: str) -> ResponseReturnValue:
         savings = savings_report.job_savings(job_id)
         running = queries.running_trials(job_id)
         shown = _job_values(job_id)
-        hardware = list(shown["on_hardware"])
         return {
             **shown,
             "query": {name: value for name, value in (("q", typed), ("upto", upto)) if value},
@@ -115,10 +113,9 @@ def job_page(job_id: str) -> ResponseReturnValue:
             },
             "trials": queries.list_trials(job_id, **filtered, upto=upto),
             "controls": queries.count_controls(job_id),
-            "mean_costs": queries.mean_costs(job_id, hardware[-1]) if hardware else {},
         }
 
-    return answers.page("job.html", version, values)
+    return answers.page("job.html", _version(job_id), values)
 
 
 @pages.get(f"{JOB}/delete")
@@ -154,9 +151,17 @@ def job_figures(job_id: str) -> ResponseReturnValue:
 
 @pages.get(f"{JOB}/figures/compare")
 def compared_figure(job_id: str) -> ResponseReturnValue:
-    """The figure of runs that were chosen, as Plotly's JSON."""
-    version = queries.job_version(job_id), queries.running_version(job_id)
-    return answers.figures(version, lambda: {"compare": figures.draw_compared(job_id, _compared())})
+    """The figure of one run, or of several that are compared, as Plotly's JSON."""
+
+    def draw() -> dict[str, plot.Figure]:
+        return {"compare": figures.draw_compared(job_id, _compared())}
+
+    return answers.figures(_version(job_id), draw)
+
+
+def _version(job_id: str) -> tuple[object, ...]:
+    """What differs when a page of a job or of one of its trials does."""
+    return queries.job_version(job_id), queries.running_version(job_id)
 
 
 def _compared() -> list[int]:
@@ -189,14 +194,7 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
             "reports": queries.list_reports(job_id, trial_number, upto),
         }
 
-    return answers.page("trial.html", queries.trial_version(job_id, trial_number), values)
-
-
-@pages.get(f"{TRIAL}/figures")
-def trial_figures(job_id: str, trial_number: int) -> ResponseReturnValue:
-    """The figure of a trial, as Plotly's JSON."""
-    version = queries.trial_version(job_id, trial_number)
-    return answers.figures(version, lambda: {"run": figures.draw_compared(job_id, [trial_number])})
+    return answers.page("trial.html", _version(job_id), values)
 
 
 def _job_values(job_id: str) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _serializer() -> URLSafeTimedSerializer:
 def _key() -> str:
     """The key in the database, which is read when it is first needed."""
     if current_app.secret_key is None:
-        current_app.secret_key = queries.read_signing_key() or queries.make_signing_key()
+        current_app.secret_key = queries.signing_key()
     return str(current_app.secret_key)
 
 

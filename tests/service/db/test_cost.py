@@ -134,7 +134,6 @@ def test_what_pages_and_prometheus_ask_for_ever_again_reads_few_rows(
         lambda: queries.job_version("job"),
         lambda: queries.running_version("job"),
         lambda: queries.running_trials("job"),
-        lambda: queries.trial_version("job", 1),
         queries.list_version,
         lambda: app.test_client().get("/metrics"),
     ]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from flask import Flask
 from service.db.test_power_profiles import profile
-from service.jobs import HARDWARE, OTHER, let_leases_expire, register
+from service.jobs import let_leases_expire, register
 from service.jobs import report as report_of
 from sqlalchemy import insert, select
 from zeus_service import maintenance, optimizer
@@ -53,18 +53,6 @@ def test_pages_go_from_the_newest_to_the_first(job: str, monkeypatch: pytest.Mon
     assert (numbers(page)[0], page.older) == (last - 4, last - 8)
     page = queries.list_trials(job, upto=3)
     assert (numbers(page), page.older) == ([3, 2, 1], None)
-
-
-def test_mean_costs_are_those_of_the_trials_that_converged_on_some_hardware(app: Flask) -> None:
-    register(hardware=None, eta_knob=1.0)
-    trials = [(HARDWARE, 10.0, 1.0), (HARDWARE, 20.0, 1.0), (OTHER, 90.0, 1.0), (HARDWARE, 7.0, 0)]
-    for number, (hardware, energy_j, metric) in enumerate(trials, start=1):
-        optimizer.start_trial("job", hardware=hardware, control=True)
-        optimizer.report("job", number, report_of(1, energy_j=energy_j, metric=metric))
-        optimizer.end_trial("job", number, "converged" if metric else "not_converged")
-    assert queries.mean_costs("job", HARDWARE) == {32: pytest.approx(15.0)}
-    assert queries.mean_costs("job", OTHER) == {32: pytest.approx(90.0)}
-    assert queries.mean_costs("another", HARDWARE) == {}
 
 
 def report(number: int, sequence: int) -> None:
@@ -124,16 +112,15 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
             "jobs": queries.list_version(),
             "job": queries.job_version("job"),
             "running": queries.running_version("job"),
-            "trial": queries.trial_version("job", 1),
         }
 
-    every = {"jobs", "job", "running", "trial"}
+    every = {"jobs", "job", "running"}
     assert changed(lambda: None) == set()
-    assert changed(lambda: report(1, 1)) == {"running", "trial"}
-    assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running", "trial"}
-    assert changed(lambda: report(1, 2)) == {"jobs", "running", "trial"}
+    assert changed(lambda: report(1, 1)) == {"running"}
+    assert changed(lambda: let_leases_expire(database_url)) == {"jobs", "running"}
+    assert changed(lambda: report(1, 2)) == {"jobs", "running"}
     assert changed(lambda: optimizer.start_trial("job", None)) == every
-    assert changed(lambda: optimizer.heartbeat("job", 1)) == {"running", "trial"}
+    assert changed(lambda: optimizer.heartbeat("job", 1)) == {"running"}
     assert changed(lambda: optimizer.end_trial("job", 1, "errored")) == every
     assert changed(lambda: power_profiles.put("job", profile())) == {"job"}
 
@@ -143,10 +130,10 @@ def test_a_baseline_that_turns_out_to_have_converged_has_another_version(app: Fl
     for number in (1, 2):
         optimizer.start_trial("job")
         report(number, 1)
-        before = queries.trial_version("job", 1)
+        before = queries.job_version("job")
         optimizer.end_trial("job", number, "completed")
     assert queries.get_trial("job", 1)[0].outcome == "converged"
-    assert queries.trial_version("job", 1) != before
+    assert queries.job_version("job") != before
 
 
 def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
@@ -154,11 +141,11 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
 ) -> None:
     monkeypatch.setattr(maintenance, "SWEEPS", 0)  # its rows are still there
 
-    def make() -> tuple[object, object]:
+    def make() -> tuple[object, ...]:
         register()
         optimizer.start_trial("job")
         report(1, 1)
-        return queries.job_version("job"), queries.trial_version("job", 1)
+        return queries.job_version("job")
 
     before = make()
     maintenance.delete_job("job", force=True)
@@ -167,17 +154,17 @@ def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     with pytest.raises(NotFound):
         queries.job_version("job")
     with pytest.raises(NotFound):
-        queries.trial_version("job", 1)
+        queries.get_trial("job", 1)
     assert not queries.running_trials("job")
     assert not queries.latest_reports("job", 1)
-    assert not [old for old, new in zip(before, make(), strict=True) if old == new]
+    assert make() != before
     assert [report.sequence for report in queries.latest_reports("job", 1)] == [1]
 
 
 def test_all_who_ask_at_once_get_the_same_key_to_sign_with(app: Flask) -> None:
     def read(_: int) -> str:
         with app.app_context():
-            return queries.read_signing_key() or queries.make_signing_key()
+            return queries.signing_key()
 
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(read, range(16)))

@@ -46,8 +46,7 @@ def every_address(job_id: str = "job", runs: int = 2) -> list[str]:
     path = f"/job/{quote(job_id, safe='')}"
     found = ["/", path, f"{path}/delete", f"{path}/trials.csv"]
     found += [f"{path}/figures", f"{path}/figures/compare"]
-    for number in range(1, runs + 3) if runs else ():
-        found += [f"{path}/trial/{number}", f"{path}/trial/{number}/figures"]
+    found += [f"{path}/trial/{number}" for number in range(1, runs + 3) if runs]
     return found
 
 
@@ -56,7 +55,8 @@ def test_every_page_and_figure_answers(app: Flask, runs: int) -> None:
     add_job(runs=runs)
     client = app.test_client()
     queries = ("/?q=J&state=learning&sort=saved", "/job/job?q=outcome:converged&run=1&run=2")
-    for address in (*every_address(runs=runs), *queries, "/savings", "/savings.csv"):
+    compared = [f"/job/job/figures/compare?run={number}" for number in (1, 3)]
+    for address in (*every_address(runs=runs), *queries, *compared, "/savings", "/savings.csv"):
         answer = client.get(address)
         assert answer.status_code == 200, (address, answer.text)
         for figure in answer.json.values() if "/figures" in address else ():
@@ -137,8 +137,7 @@ def test_what_has_not_changed_is_not_sent_again(client: FlaskClient, address: st
     optimizer.start_trial("job", None)
     optimizer.report("job", 4, report())
     changed = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
-    shows_another_trial = re.search(r"/trial/[123]\b", address)
-    assert changed.status_code == (304 if shows_another_trial else 200)
+    assert changed.status_code == 200
 
 
 def test_the_file_of_trials_has_a_line_for_each(
@@ -177,18 +176,6 @@ def test_control_trials_are_counted_and_marked(client: FlaskClient) -> None:
     assert "control" in client.get("/job/job/trials.csv").text.splitlines()[-1]
 
 
-def test_a_batch_size_has_its_expected_cost_and_the_mean_of_its_runs(client: FlaskClient) -> None:
-    register(eta_knob=1.0)
-    for number, energy_j in ((1, 100.0), (2, 300.0)):
-        optimizer.start_trial("job", control=True)
-        optimizer.report("job", number, report(1, energy_j=energy_j, metric=0.95))
-    page = client.get("/job/job").text
-    assert re.findall(">(expected cost|measured mean)</th>", page) == [
-        *("expected cost", "measured mean"),
-    ]
-    assert '<td class="n mean lesser">200 J</td>' in page
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, policy: str) -> None:
     register(target_metric=None, policy=policy)
@@ -210,7 +197,12 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert 'class="state learning"' in page
     for address in every_address(runs=2):
         assert client.get(address).status_code == 200, address
-    assert client.get("/job/job/trial/3/figures").json["run"]["layout"]["shapes"] == []
+
+    def lines() -> list[object]:
+        drawn = client.get("/job/job/figures/compare?run=3").json["compare"]
+        return drawn["layout"]["shapes"]
+
+    assert lines() == []
     for number in (4, 5):
         if number == 5:
             optimizer.start_trial("job")
@@ -220,7 +212,7 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     learned = "as learned from runs with the default batch size"
     assert f"val_acc to 0.7, {learned}, in at most 10 epochs" in page
     assert "target 0.7" in client.get("/job/job/trial/3").text
-    assert len(client.get("/job/job/trial/3/figures").json["run"]["layout"]["shapes"]) == 1
+    assert len(lines()) == 1
 
 
 def test_estimates_are_marked(client: FlaskClient) -> None:

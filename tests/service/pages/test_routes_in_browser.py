@@ -128,7 +128,7 @@ def test_each_view_is_complete_accessible_and_fits_a_phone(
             page.set_viewport_size(viewport)  # type: ignore[arg-type]
         wait_until(lambda: page.evaluate(FITS), lambda: page.viewport_size)
     if "/trial/" in path:  # on the phone
-        expect(page.locator('[data-figure="run"]')).to_be_visible()
+        expect(page.locator('[data-figure="compare"]')).to_be_visible()
     assert page.evaluate(BROKEN_NUMBERS) == []
     found = Axe().run(page).response["violations"]
     assert [each for each in found if each["impact"] in ("serious", "critical")] == []
