@@ -57,8 +57,8 @@ main.add_command(exec_command)
 def doctor(meter: str, power_limit: bool, url: str | None) -> None:
     """Check this machine's GPUs, energy counters, power limits, zeusd and the service.
 
-    Exits with 1 if training with these options would fail. To test whether power limits can be
-    set, the current one is set again.
+    Exits with 1 if training with these options would fail. The test of power limits sets the
+    current one again.
     """
     table = Table("", "on", "works", "details", box=box.SIMPLE_HEAD)
     failed = False

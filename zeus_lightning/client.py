@@ -232,7 +232,7 @@ class BSOClient:
         from requests.utils import get_environ_proxies, select_proxy
 
         proxy = None if self._proxies else select_proxy(self.url, get_environ_proxies(self.url))
-        return f"{self.url} through the proxy {without_user(proxy)}" if proxy else self.url
+        return f"{self.url} via the proxy {without_user(proxy)}" if proxy else self.url
 
     @cached_property
     def _session(self) -> requests.Session:
@@ -382,4 +382,5 @@ def _cause(error: BaseException) -> str:
     for part in (getattr(error, "reason", None), *error.args):
         if isinstance(part, BaseException):
             return _cause(part)
-    return str(error).rpartition(": ")[2] or type(error).__name__
+    text = re.sub(r"^\[Errno \d+\] ", "", str(error).rpartition(": ")[2])
+    return text or type(error).__name__

@@ -270,7 +270,7 @@ def _explain_record_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise ZeusPowerError(
-            f"cannot record the original power limit in {records_folder()} ({error.strerror}); set "
+            f"cannot record the power limit in {records_folder()} ({error.strerror}); set "
             "$XDG_STATE_HOME to a writable folder",
             {"cause": "no_record"},
         ) from error

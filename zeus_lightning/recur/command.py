@@ -64,8 +64,8 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    If a batch size fails, the run restarts at once. Rerunning the command continues from what was
-    learned. Example: zeus-lightning recur -- python train.py
+    A run whose batch size failed restarts at once. Another recur continues from what was learned.
+    Example: zeus-lightning recur -- python train.py
     """
     if observe and compare:
         raise click.UsageError("pass --observe or --compare, not both")

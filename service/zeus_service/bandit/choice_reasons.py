@@ -89,7 +89,7 @@ def _lead(chosen: ArmEstimate, arms: Iterable[ArmEstimate]) -> str:
     if more <= -0.005:
         return f"{text}; {rival} looks {-100 * more:.0f} % cheaper, but that is uncertain"
     costs = f"{100 * more:.0f} % more" if more >= 0.005 else "about the same"
-    return f"{text}; for the nearest rival, {rival}, {costs}"
+    return f"{text}; next best: {rival}, {costs}"
 
 
 def status_in_words(status: str) -> str:

@@ -20,13 +20,13 @@ UNTRIED = ArmEstimate(16, 0, 120.0, 30.0, "alive")
             [CHEAP, COSTLY, UNTRIED],
             Choice(32, "exploit"),
             "expected cost to the target 100 J (98.1 to 102 J) from 41 runs; "
-            "for the nearest rival, 16, 20 % more",
+            "next best: 16, 20 % more",
         ),
         (
             [CHEAP, ArmEstimate(8, 0, 99.8, 1.0, "alive"), ArmEstimate(4, 1, 1.0, 1.0, "diverged")],
             Choice(32, "exploit"),
             "expected cost to the target 100 J (98.1 to 102 J) from 41 runs; "
-            "for the nearest rival, 8, about the same",
+            "next best: 8, about the same",
         ),
         (  # Thompson sampling draws from what is known of each
             [CHEAP, ArmEstimate(8, 2, 60.0, 30.0, "alive")],
