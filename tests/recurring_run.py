@@ -1,9 +1,9 @@
 """A run of a recurring job without Lightning: a real trial, and the outcome file of one.
 
 Arguments: a job id, and what the run does: `converge`; `kill` itself; `fail`, and kill itself
-before it writes that; `break` as a rank on another node fails; or `wait` until there is a file `go`
-in the working folder, then converge. A SIGTERM interrupts it, and a SIGUSR1 ends it as converged
-without the service.
+before it writes that; `break` as a rank on another node fails; `wait` until there is a file `go`
+in the working folder, then converge; or `train`, followed by the metric of each trial, to at least
+0.9. A SIGTERM interrupts it, and a SIGUSR1 ends it as converged without the service.
 """
 
 import json
@@ -16,10 +16,11 @@ from typing import Any
 from uuid import uuid4
 
 from zeus_lightning.client import BSOClient
+from zeus_lightning.environment import is_control
 from zeus_lightning.messages import Hardware, JobSpec, Report
 
 
-def main(job_id: str, what: str) -> None:
+def main(job_id: str, what: str, *metrics: str) -> None:
     client = BSOClient(os.environ["ZEUS_SERVER_URL"])
     job = JobSpec(
         job_id=job_id,
@@ -29,13 +30,13 @@ def main(job_id: str, what: str) -> None:
         higher_is_better=True,
         monitor="val_acc",
         max_epochs=5,
-        policy="default",
+        policy=None if what == "train" else "default",
     )
     client.register_job(job)
     hardware = Hardware(
         device_model="none", num_devices=1, max_power_w=100.0, meter="none", estimated=False
     )
-    trial = client.start_trial(job_id, uuid4().hex, hardware)
+    trial = client.start_trial(job_id, uuid4().hex, hardware, control=is_control())
 
     def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
         record = {"trial": trial.to_json(), "outcome": outcome, "report": report}
@@ -67,9 +68,16 @@ def main(job_id: str, what: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     while what == "wait" and not Path("go").exists():
         time.sleep(0.01)
-    report = Report(sequence=1, epoch=1, time_s=0.1, energy_j=4.0, metric=0.95)
-    outcome = client.report(trial, report).outcome
-    write(outcome, report.to_json())
+    metric = float(metrics[trial.trial_number - 1]) if metrics else 0.95
+    epoch, outcome = 0, None
+    while outcome is None:
+        epoch += 1
+        report = Report(
+            sequence=epoch, epoch=epoch, time_s=0.1 * epoch, energy_j=4.0 * epoch, metric=metric
+        )
+        outcome = client.report(trial, report).outcome
+        write(outcome, report.to_json())
+    sys.exit(outcome != "converged")
 
 
 if __name__ == "__main__":

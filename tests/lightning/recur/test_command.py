@@ -1,4 +1,4 @@
-"""The command, with real Lightning runs, a service that it starts itself, and a terminal."""
+"""The command, with real trials, a service that it starts itself, and a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-import recurring_lightning
+import recurring_run
 from click.testing import CliRunner, Result
 from programs import new_job
 from records import hardware, record, report, trial_start
@@ -34,44 +34,29 @@ def recur(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["recur", *arguments], env=env)
 
 
-def train(folder: Path, *arguments: str) -> tuple[Result, list[tuple[int, int, str, str]]]:
-    """Run `recurring_lightning`.
-
-    The arguments before `--` are options, those after it the program's. Returns what was printed,
-    and of each try the recurrence, the batch size, why it was chosen, and the outcome.
-    """
-    split = arguments.index("--")
-    result = recur(
-        *arguments[:split],
-        f"--folder={folder}",
-        *("--", sys.executable, str(recurring_lightning.__file__), new_job()),
-        *arguments[split + 1 :],
-    )
-    lines = re.findall(r"^ +(\d+)\.\d+ +(\d+) (\w+) +(\w+)", result.output, re.MULTILINE)
-    return result, [(int(n), int(size), why, outcome) for n, size, why, outcome in lines]
-
-
 def test_control_trials_are_compared_with_what_is_chosen(tmp_path: Path) -> None:
     port = free_port()
-    result, tries = train(
-        *(tmp_path, "--compare", "--recurrences=2", f"--port={port}"),
-        *("--", "0.8", "0.9", "0.1", "0.9"),
+    result = recur(
+        *("--compare", "--recurrences=2", f"--port={port}", f"--folder={tmp_path}", "--"),
+        *(sys.executable, str(recurring_run.__file__), new_job(), "train", "0.9", "0.1", "0.9"),
     )
     logs = "".join(log.read_text() for log in tmp_path.glob("run-0001/*.log"))
     assert result.exit_code == 0, result.output + logs
     assert f"Service until this command ends: http://127.0.0.1:{port}" in result.output
+    tries = re.findall(r"^ +(\d+)\.\d+ +(\d+) (\w+) +(\w+)", result.output, re.MULTILINE)
     assert [(number, why == "control", outcome) for number, _, why, outcome in tries] == [
-        (1, True, "converged"),
-        (2, False, "not_converged"),
-        (2, False, "converged"),
+        ("1", True, "converged"),
+        ("2", False, "early_stopped"),
+        ("2", False, "converged"),
     ]
-    assert tries[0][1] == 8  # the default
-    # a report is 6 J and 2 s of at most 10 W after the one before it: costs of 13 J an epoch
+    assert tries[0][1] == "16"  # the default
+    # An epoch takes 4 J, and 0.1 s of at most 100 W: it costs 7 J. The second run is stopped after
+    # two, at twice the cost of the first.
     columns = [each.split() for each in result.output.splitlines()]
-    assert ["control", "1", "of", "1", "1", "6.0", "2.0", "13.0"] in columns
-    assert ["chosen", "1", "of", "1", "2", "18.0", "6.0", "39.0"] in columns
+    assert ["control", "1", "of", "1", "1", "4.0", "0.1", "7.0"] in columns
+    assert ["chosen", "1", "of", "1", "2", "12.0", "0.3", "21.0"] in columns
     assert "so far, compared with its default batch size" in result.output
-    for amount in ("energy saved: -12.0 J (", "time saved: -4.0 s ("):
+    for amount in ("energy saved: -8.0 J (", "time saved: -0.2 s ("):
         assert amount in result.output
     with sqlite3.connect(tmp_path / "zeus.sqlite3") as connection:
         ((jobs,),) = connection.execute("SELECT count(*) FROM jobs")
