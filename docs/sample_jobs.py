@@ -164,7 +164,6 @@ def _put_profile(client: FlaskClient, path: str, workload: Workload, batch_size:
     ]
     profile = {
         "device_model": GPU_MODEL,
-        "driver": "580.65.06",
         "num_devices": 1,
         "batch_size": batch_size,
         "points": points,

@@ -155,7 +155,6 @@ def test_both_sides_accept_the_same_values_of_a_job(name: str, values: list[Any]
 POINT = {"limit_w": 200, "energy_j": 50.0, "time_s": 0.5}
 PROFILE: dict[str, Any] = {
     "device_model": "NVIDIA A40",
-    "driver": "570.86",
     "num_devices": 1,
     "batch_size": 64,
     "points": [POINT, {**POINT, "limit_w": 300}],

@@ -176,11 +176,6 @@ class _AmdGpu(Gpu):
         found = self._power_cap_info()
         return float(found["max_power_cap"] or found["power_cap"]) / 1e6
 
-    def driver_version(self) -> str:
-        with _explained("read the driver's version"):
-            found = self._amdsmi.amdsmi_get_gpu_driver_info(self._handle)
-        return str(found["driver_version"])
-
     def range_mw(self) -> tuple[int, int]:
         found = self._power_cap_info()  # in microwatts
         return int(found["min_power_cap"]) // 1000, int(found["max_power_cap"]) // 1000

@@ -58,10 +58,6 @@ class Gpu(ABC):
         """Return the highest settable power limit, or the current limit if none can be set."""
 
     @abstractmethod
-    def driver_version(self) -> str:
-        """Return the driver's version."""
-
-    @abstractmethod
     def range_mw(self) -> tuple[int, int]:
         """Return the lowest and the highest settable power limit."""
 
@@ -79,7 +75,8 @@ class Gpu(ABC):
 
     def start_counting(self) -> None:
         """Count the energy from now on, or sample the power of a GPU without a counter."""
-        self._integral = PowerIntegral()
+        self._sampled_j = 0.0
+        self._sample: tuple[float, float] | None = None  # the last one: power and time
         first_mj = self.counter_mj()
         self.counts_energy = first_mj is not None
         self._first_mj = self._last_mj = first_mj or 0
@@ -91,8 +88,12 @@ class Gpu(ABC):
             power_w = self.power_w()
             if power_w == 0 and self.works():
                 raise ZeusMeterError(f"{self} reports a power of 0 W under load: {_NO_FIGURES}")
-            self._integral.add(power_w, time.monotonic())
-            return self._integral.energy_j
+            now_s = time.monotonic()
+            if self._sample is not None:
+                last_power_w, last_s = self._sample
+                self._sampled_j += (last_power_w + power_w) / 2 * (now_s - last_s)  # trapezoids
+            self._sample = power_w, now_s
+            return self._sampled_j
         energy_mj = self.counter_mj() or 0
         if energy_mj < self._last_mj:
             raise ZeusMeterError(
@@ -197,18 +198,3 @@ class GpuMeter(ABC):
     def close(self) -> None:
         """Stop sampling, and release the driver's library."""
         self._opened.close()
-
-
-class PowerIntegral:
-    """Energy from samples of power at uneven times, by the trapezoidal rule."""
-
-    def __init__(self) -> None:
-        self.energy_j = 0.0
-        self._last: tuple[float, float] | None = None
-
-    def add(self, power_w: float, time_s: float) -> None:
-        """Add a sample taken at `time_s`, no earlier than the previous one."""
-        if self._last is not None:
-            last_power_w, last_time_s = self._last
-            self.energy_j += (last_power_w + power_w) / 2 * (time_s - last_time_s)
-        self._last = power_w, time_s

@@ -106,10 +106,6 @@ class _NvidiaGpu(Gpu):
                 return float(pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle)) / 1e3
             return float(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)) / 1e3
 
-    def driver_version(self) -> str:
-        with _explained("read the driver's version"):
-            return str(pynvml.nvmlSystemGetDriverVersion())
-
     def range_mw(self) -> tuple[int, int]:
         with _explained(f"read the power limits of {self}", not_supported=_NO_LIMIT):
             lowest, highest = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)

@@ -76,22 +76,10 @@ class RaplMeter:
         return assumed_max_power_w(" and ".join(self.devices))
 
 
-class WrappingCounter:
-    """Adds up the increments of a counter, first at `value`, that wraps around after `range_`."""
-
-    def __init__(self, value: int, range_: int) -> None:
-        self.total = 0
-        self._last = value
-        self._range = range_
-
-    def add(self, value: int) -> None:
-        """Add a value; the counter must not have wrapped around twice since the last one."""
-        self.total += (value - self._last) % self._range
-        self._last = value
-
-
 class _Package:
     """A CPU package, or its memory: a directory of powercap files.
+
+    Its counter wraps around, at most once between two readings.
 
     Args:
         directory: The files.
@@ -103,18 +91,21 @@ class _Package:
         with _explained(directory):
             name = (directory / "name").read_text().strip()
             self.name = f"{name} of {package}" if package else name
-            first_uj, range_uj = self._number("energy_uj"), self._number("max_energy_range_uj")
-            if range_uj <= 0:
-                raise ValueError(f"max_energy_range_uj is {range_uj}")
-            self._counter = WrappingCounter(first_uj, range_uj)
+            self._last_uj = self._number("energy_uj")
+            self._range_uj = self._number("max_energy_range_uj")
+            if self._range_uj <= 0:
+                raise ValueError(f"max_energy_range_uj is {self._range_uj}")
+        self._total_uj = 0
         self._moved_cpu_s = time.process_time()
 
     def energy_j(self) -> float:
-        before_uj = self._counter.total
         with _explained(self._directory):
-            self._counter.add(self._number("energy_uj"))
+            now_uj = self._number("energy_uj")
+        grown_uj = (now_uj - self._last_uj) % self._range_uj
+        self._last_uj = now_uj
+        self._total_uj += grown_uj
         cpu_s = time.process_time()
-        if self._counter.total > before_uj:
+        if grown_uj:
             self._moved_cpu_s = cpu_s
         elif cpu_s - self._moved_cpu_s > _STILL_CPU_S:
             raise ZeusMeterError(
@@ -122,7 +113,7 @@ class _Package:
                 f"for {cpu_s - self._moved_cpu_s:.0f} s, as on some virtual machines; use "
                 'meter="cpu-estimate"'
             )
-        return self._counter.total / 1e6
+        return self._total_uj / 1e6
 
     def max_power_w(self) -> float:
         """Return the rated power, else the current limit, else 0."""

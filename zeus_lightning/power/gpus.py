@@ -30,7 +30,6 @@ class Gpus:
 
     Attributes:
         device_model: The GPUs' model, as the meter names it.
-        driver: The driver's version.
         min_w: Lowest settable power limit of each GPU; `max_w` is the highest.
         count: Number of GPUs.
         uuids: Their UUIDs.
@@ -73,7 +72,7 @@ class Gpus:
             close_on_error.pop_all()
         first = self._limits[0]
         self.device_model = self._meter.device_model
-        self.driver, self.min_w, self.max_w = first.driver, first.min_w, first.max_w
+        self.min_w, self.max_w = first.min_w, first.max_w
         self.uuids = [limit.uuid for limit in self._limits]
         self.count = len(self.uuids)
 

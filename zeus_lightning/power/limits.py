@@ -36,7 +36,7 @@ class GpuLimit:
             with _power_errors():
                 is_amd = str(gpu).startswith(amd.AMD_PREFIX)
                 self._gpu = amd.open_gpu(gpu) if is_amd else nvml.open_gpu(gpu, close_on_error)
-                self.uuid, self.driver = self._gpu.uuid, self._gpu.driver_version()
+                self.uuid = self._gpu.uuid
                 lowest_mw, highest_mw = self._gpu.range_mw()
             self.min_w, self.max_w = math.ceil(lowest_mw / 1000), highest_mw // 1000
             if self.min_w >= self.max_w:

@@ -3,7 +3,7 @@
 The same JSON object is the file at `profile_path` and the body of
 `/api/v1/jobs/{id}/power-profiles/{batch_size}`:
 
-    {"device_model": "NVIDIA H200", "driver": "570.86.15", "num_devices": 2, "batch_size": 256,
+    {"device_model": "NVIDIA H200", "num_devices": 2, "batch_size": 256,
      "points": [{"limit_w": 700, "energy_j": 91.3, "time_s": 0.074}, ...],
      "chosen_w": 450, "selector": "zeus-cost", "eta_knob": 0.5, "max_power_w": 1400.0,
      "measured_at": "2026-05-04T12:00:00Z"}
@@ -11,7 +11,6 @@ The same JSON object is the file at `profile_path` and the body of
 `points` are estimates, one for each limit.
 """
 
-import json
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any, Self
 
@@ -39,13 +38,11 @@ class PowerProfile:
     `max_power_w` as in the `SelectorInputs` given to the selector.
 
     Args:
-        driver: The driver's version, for information.
         points: The estimate for each limit that was measured, in any order.
         measured_at: Time of the measurement, in ISO 8601 with the offset to UTC.
     """
 
     device_model: str
-    driver: str
     num_devices: int
     batch_size: int
     points: tuple[PowerPoint, ...]
@@ -59,10 +56,6 @@ class PowerProfile:
         """Return the JSON object."""
         values = asdict(self)
         return {**values, "points": list(values["points"])}
-
-    def dumps(self) -> str:
-        """Return the JSON object as text, for a file."""
-        return json.dumps(self.to_json(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -85,15 +78,6 @@ class PowerProfile:
                 "a power profile needs points with positive watts, joules and seconds"
             )
         return profile
-
-    @classmethod
-    def loads(cls, text: str | bytes) -> Self:
-        """Read a profile from JSON text; raise a `ZeusConfigError` if it is invalid."""
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ZeusConfigError(f"a power profile must be JSON: {error}") from error
-        return cls.from_json(data)
 
     def check_fits(self, run: ProfileKey) -> None:
         """Raise a `ZeusConfigError` unless the profile is valid for a run's GPUs and batch size."""

@@ -289,7 +289,6 @@ class PowerSearch:
         self.profile = PowerProfile(
             **asdict(store.key),
             **asdict(self._inputs),
-            driver=self._gpus.driver,
             points=points,
             chosen_w=limit_w,
             selector=selector,

@@ -4,6 +4,7 @@ A run looks for a profile in the file at `profile_path`, then at the service. It
 both.
 """
 
+import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class ProfileStore:
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(self.path, profile.dumps())
+                replace_file(self.path, json.dumps(profile.to_json(), indent=2) + "\n")
                 rank_zero_info(f"zeus: saved the power profile to {self.path}")
             except OSError as error:
                 rank_zero_warn(
@@ -69,11 +70,11 @@ class ProfileStore:
         if self.path is None:
             return []
         try:
-            profile = PowerProfile.loads(self.path.read_bytes())
+            profile = PowerProfile.from_json(json.loads(self.path.read_bytes()))
             profile.check_fits(replace(self.key, batch_size=profile.batch_size))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except (OSError, ZeusConfigError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             rank_zero_warn(f"zeus: ignoring profile_path {self.path}: {error}")
             self.path = None
             return []

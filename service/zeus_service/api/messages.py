@@ -314,7 +314,6 @@ class PowerProfile(Message):
     """Measurements for a batch size on some GPUs, and the power limit chosen from them."""
 
     device_model: Name
-    driver: Annotated[str, Field(max_length=255, pattern=r"^[^\x00]*$")]
     num_devices: PositiveCount
     batch_size: PositiveCount
     points: Annotated[list[PowerPoint], Field(min_length=1, max_length=500)]

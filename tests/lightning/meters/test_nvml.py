@@ -14,7 +14,7 @@ from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import gpu as gpu_module
-from zeus_lightning.meters.gpu import PowerIntegral
+from zeus_lightning.meters.gpu import Gpu
 from zeus_lightning.meters.nvml import NvmlMeter
 
 SAMPLING_THREAD = "zeus-nvml-power"
@@ -156,13 +156,13 @@ def test_the_power_of_an_old_gpu_is_integrated_as_its_load_changes(fake_gpus: Fa
 def test_the_power_of_an_old_gpu_is_sampled_between_readings(
     fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, samples = PowerIntegral.add, Queue[str]()
+    energy_j, samples = Gpu.energy_j, Queue[str]()
 
-    def note(integral: PowerIntegral, power_w: float, time_s: float) -> None:
-        add(integral, power_w, time_s)
+    def note(gpu: Gpu) -> float:
         samples.put(threading.current_thread().name)
+        return energy_j(gpu)
 
-    monkeypatch.setattr(PowerIntegral, "add", note)
+    monkeypatch.setattr(Gpu, "energy_j", note)
     make_old(fake_gpus, 0)
     meter = NvmlMeter([0], sample_interval_s=0.01)
     threads = [samples.get(timeout=LIMIT_S) for _ in range(5)]

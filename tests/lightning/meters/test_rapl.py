@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from fake_powercap import RANGE_UJ, FakePowercap
 from forked import in_forked_child
-from hypothesis import given
-from hypothesis import strategies as st
 from waiting import wait_until
 
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import rapl
-from zeus_lightning.meters.rapl import RaplMeter, WrappingCounter
+from zeus_lightning.meters.rapl import RaplMeter
 
 RANGE_J = RANGE_UJ / 1e6
 
@@ -88,21 +86,9 @@ def test_no_wrap_around_is_missed_between_two_distant_readings(powercap: FakePow
     for halves in range(1, 7):  # three times around
         powercap.spend("intel-rapl:0", RANGE_J / 2)
         sampled_uj = halves * RANGE_UJ // 2
-        wait_until(lambda uj=sampled_uj: meter._packages[0]._counter.total >= uj)
+        wait_until(lambda uj=sampled_uj: meter._packages[0]._total_uj >= uj)
     assert meter.read().energy_j == pytest.approx(3 * RANGE_J)
     meter.close()
-
-
-@given(st.integers(1, 10**12), st.data())
-def test_any_steps_shorter_than_the_range_add_up(range_: int, data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, range_ - 1))
-    steps = data.draw(st.lists(st.integers(0, range_ - 1)))
-    counter = WrappingCounter(first, range_)
-    value = first
-    for step in steps:
-        value = (value + step) % range_
-        counter.add(value)
-    assert counter.total == sum(steps)
 
 
 # MaxPower

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,6 @@ from zeus_lightning.power.selectors import PowerPoint, SelectorInputs, parse_sel
 
 PROFILE = PowerProfile(
     device_model="NVIDIA H200",
-    driver="570.86.15",
     num_devices=2,
     batch_size=256,
     points=(
@@ -56,12 +56,6 @@ def test_an_invalid_point_is_refused(point: Any) -> None:
         PowerProfile.from_json({**data, "points": [*data["points"][1:], point]})
 
 
-@pytest.mark.parametrize("broken", ["", "[]", "7", b"\xff\xfe\x00", "[" * 100_000, "{}"])
-def test_a_broken_file_is_one_clear_error(broken: str | bytes) -> None:
-    with pytest.raises(ZeusConfigError, match=r"a power profile( must be JSON)?: "):
-        PowerProfile.loads(broken)
-
-
 @given(data=st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -69,7 +63,7 @@ def test_a_broken_file_is_one_clear_error(broken: str | bytes) -> None:
 def test_whatever_its_points_are_it_is_a_profile_or_one_error(data: object) -> None:
     with contextlib.suppress(ZeusConfigError):
         profile = PowerProfile.from_json({**PROFILE.to_json(), "points": data})
-        assert PowerProfile.loads(profile.dumps()) == profile
+        assert PowerProfile.from_json(json.loads(json.dumps(profile.to_json()))) == profile
 
 
 RUN = ProfileKey("NVIDIA H200", 2, 256)

@@ -20,7 +20,6 @@ def any_service(service: ServiceProcess) -> ServiceProcess:
 def profile(**changes: Any) -> dict[str, Any]:
     return {
         "device_model": "Fake H100",
-        "driver": "000.00.fake",
         "num_devices": 2,
         "batch_size": 32,
         "points": [
