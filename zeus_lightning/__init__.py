@@ -13,7 +13,6 @@ from zeus_lightning.errors import (
     ZeusServiceUnavailable,
     ZeusTrialFailed,
 )
-from zeus_lightning.prices import eta_knob_of_prices
 from zeus_lightning.version import __version__
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ __all__ = [
     "ZeusServiceUnavailable",
     "ZeusTrialFailed",
     "__version__",
-    "eta_knob_of_prices",
     "fit",
 ]
 

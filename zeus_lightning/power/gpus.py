@@ -95,13 +95,6 @@ class Gpus:
         """Return the current limit in whole watts; the highest if the GPUs' limits differ."""
         return round(max(limit.read_mw() for limit in self._limits) / 1000)
 
-    def limit_text(self) -> str:
-        """Return the current limit for a message, also if it cannot be read."""
-        try:
-            return f"{self.limit_w()} W"
-        except ZeusPowerError:
-            return "unreadable"
-
     def set_w(self, limit_w: int) -> bool:
         """Set the limit of each GPU in control; return False if one refused, a disturbance."""
         try:
@@ -130,12 +123,8 @@ class Gpus:
         spent = end - start
         return Window(spent.energy_j, spent.time_s, disturbance)
 
-    def restore(self) -> bool:
-        """Restore the limits found at the start, and give up control.
-
-        Returns:
-            Whether all were restored; if not, a warning says why.
-        """
+    def restore(self) -> None:
+        """Restore the limits found at the start, and give up control; warn of one that stays."""
         messages = []
         while self._controlled:
             try:
@@ -146,7 +135,6 @@ class Gpus:
                 messages.append(f"a power limit was not restored: {why}; {again}")
         for message in messages:  # after the last limit: a filter may turn a warning into an error
             _warn(message)
-        return not any(messages)
 
     def close(self) -> None:
         """Restore the limits, and close the meter if it was opened here."""

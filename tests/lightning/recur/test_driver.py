@@ -172,17 +172,6 @@ def test_a_program_that_fails_after_its_trial_is_an_error_that_says_so(
     )
 
 
-def test_the_first_error_stops_the_driver_if_it_is_told_to(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    command = scripted((3, "errored"), (0, "converged"))
-    options = ("--stop-on-error", "--recurrences=2")
-    result = recur(tmp_path, service.url, *options, *command, DEFAULT="16")
-    assert result.exit_code == 1
-    assert "recurrence 1, try 1 ended with exit status 3. The last lines of" in result.output
-    assert launches(tmp_path) == ["0001-01"]
-
-
 def test_a_recurrence_whose_batch_sizes_all_fail_stops_the_driver(
     service: ServiceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
