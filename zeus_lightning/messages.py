@@ -144,10 +144,6 @@ class Hardware(_Message):
     meter: str
     estimated: bool
 
-    def __str__(self) -> str:
-        model = f"{self.num_devices} x {self.device_model}"
-        return f"{model} ({self.max_power_w:g} W, meter {self.meter})"
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStart(_Message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
-from zeus_lightning.program.internals import check_internals, logging_step
+from zeus_lightning.program.internals import check_internals, log_metrics
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -109,7 +110,7 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
             batch_size=global_batch_size(trainer),
             batches=_batches_left(trainer),
             recurring=next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None),
-            log=lambda metrics: _log(trainer, metrics),
+            log=partial(log_metrics, trainer),
         )
 
     @override
@@ -166,9 +167,3 @@ def _batches_left(trainer: Trainer) -> float:
     if steps >= 0:
         left = min(left, (steps - trainer.global_step) * trainer.accumulate_grad_batches)
     return max(0.0, left)
-
-
-def _log(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Log metrics to the Trainer's loggers, at the step of its own metrics."""
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=logging_step(trainer))

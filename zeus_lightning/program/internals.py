@@ -101,9 +101,10 @@ def train_loaders(trainer: Trainer) -> list[Any]:
     return [] if combined is None else combined.flattened
 
 
-def logging_step(trainer: Trainer) -> int:
-    """The step under which Lightning logs the metrics of a validation that ends now."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
+def log_metrics(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Log to the Trainer's loggers, under the step of a validation that ends now."""
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:

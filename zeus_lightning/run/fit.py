@@ -23,7 +23,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import is_of_last_batch, logging_step, training_log
+from zeus_lightning.program.internals import is_of_last_batch, log_metrics, training_log
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
@@ -269,8 +269,7 @@ class Fit:
             "zeus/cost_j": record.cost_j,
             **self.run.meter.metrics(record.spent),
         }
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, step=logging_step(self.trainer))
+        log_metrics(self.trainer, metrics)
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""
