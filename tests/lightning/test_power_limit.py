@@ -58,6 +58,7 @@ def test_every_limit_is_measured_from_the_highest_down_and_the_best_one_is_set(
         energy_j, time_s = expected(gpu, point.limit_w)
         assert point.energy_j == pytest.approx(energy_j, rel=1e-3)
         assert point.time_s == pytest.approx(time_s, rel=1e-6)
+    assert profile.device_model == "Fake H100"
     assert (profile.num_devices, profile.batch_size, profile.max_power_w) == (1, 8, 300)
     assert (profile.chosen_w, profile.selector) == (225, "zeus-cost")
 
