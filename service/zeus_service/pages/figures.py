@@ -105,7 +105,8 @@ def saved(savings: JobSavings, ended: Sequence[Row[Trial, Era | None]]) -> Figur
         counts = trial.outcome == "converged"
         parts.append(counts * expected_j - trial.energy_j)
         errors.append(counts * error_j)
-    line = list(accumulate(parts, initial=round(in_all.estimate - sum(parts), 3)))
+    sums = accumulate(parts, initial=in_all.estimate - sum(parts))
+    line = [round(sum_j, 3) + 0.0 for sum_j in sums]  # no -0.0
     bands = list(accumulate(errors, initial=max(0.0, round(in_all.error - sum(errors), 3))))
     low = [sum_j - error_j for sum_j, error_j in zip(line, bands, strict=True)]
     high = [sum_j + error_j for sum_j, error_j in zip(line, bands, strict=True)]
@@ -181,11 +182,8 @@ def compare(spec: JobSpec, compared: Sequence[tuple[Trial, Sequence[Report]]]) -
     if len(compared) == 1:
         note = plot.what_is_drawn(len(every), compared[0][1][-1].sequence, "reports")
         limits = [report.cost_bound for report in compared[0][1]]
-        texts = [""] * (len(limits) - 1) + ["stop limit"]
-        label = {"mode": "lines+markers+text", "text": texts, "textposition": "bottom left"}
-        data.append(plot.curve("stop limit", every, limits, RED) | {"yaxis": "y3"} | label)
-    layout = _over_epochs(spec, every, data) | {"showlegend": len(compared) > 1}
-    return {"data": data, "layout": layout, "note": note}
+        data.append(plot.curve("stop limit", every, limits, RED) | {"yaxis": "y3"})
+    return {"data": data, "layout": _over_epochs(spec, every, data), "note": note}
 
 
 def _measured(reports: Sequence[Report]) -> list[tuple[str, list[float | None]]]:
@@ -206,15 +204,14 @@ def _over_epochs(spec: JobSpec, epochs: Sequence[int], data: Sequence[Figure]) -
     costs = [trace for trace in data if trace["yaxis"] == "y3"]
     target, monitor = spec.target_metric, spec.monitor
     title = monitor if len(monitor) <= 18 else f"{monitor[:17]}\N{HORIZONTAL ELLIPSIS}"
-    label = plot.label("target", yanchor="top", xanchor="right")
     return {
         "grid": {"rows": 3, "columns": 1, "pattern": "coupled"},
         "xaxis": plot.number_axis("epoch", epochs),
         "yaxis": plot.axis(plot.plain(title)),
         "yaxis2": plot.axis("power (W)"),
         "yaxis3": plot.energy_axis("cost", costs),
-        "shapes": [] if target is None else [plot.line("y", target, GREEN, label=label)],
-        "showlegend": False,
+        "shapes": [] if target is None else [plot.line(target, GREEN, "target")],
+        "showlegend": True,
     }
 
 

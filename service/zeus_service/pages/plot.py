@@ -28,7 +28,7 @@ ORANGE = "#e58a13"
 RED = "#e5484d"
 SPECTRUM = (
     *((124, 58, 237), (37, 99, 235), (8, 171, 197), (34, 145, 74)),
-    *((225, 190, 30), (236, 110, 20), (195, 25, 55)),
+    *((178, 140, 0), (236, 110, 20), (195, 25, 55)),
 )
 """From violet to red, in steps that look alike; evenly spaced hues have too many greens."""
 
@@ -99,31 +99,16 @@ def dots(
             "color": colour,
             "symbol": [symbols[0], *(symbol for _, symbol in clipped)],
             "size": 7,
-            "opacity": 0.75,
         },
         "cliponaxis": False,
     }
 
 
-def line(axis: str, at: float, colour: str = GREY, end: float = 1.0, **settings: Any) -> Figure:
-    """A line across the first row of a figure, or a share of it, at a place on one axis."""
-    across = "y" if axis == "x" else "x"
-    return {
-        "type": "line",
-        f"{axis}0": at,
-        f"{axis}1": at,
-        f"{axis}ref": axis,
-        f"{across}0": 0,
-        f"{across}1": end,
-        f"{across}ref": f"{across} domain",
-        "line": {"color": colour, "dash": "dash", "width": 1.5},
-        **settings,
-    }
-
-
-def label(text: str, **anchors: str) -> Figure:
-    """The label at a line's end."""
-    return {"text": text, "textposition": "end", "textangle": 0, **anchors}
+def line(at: float, colour: str, name: str) -> Figure:
+    """A line across the first row of a figure, at a height, named in the legend."""
+    ends = {"x0": 0, "x1": 1, "xref": "x domain", "y0": at, "y1": at}
+    style = {"color": colour, "dash": "dash", "width": 1.5}
+    return {"type": "line", "name": name, "showlegend": True, **ends, "line": style}
 
 
 def axis(title: str, **settings: Any) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from zeus_service.api.messages import Job, OnHardware
@@ -17,13 +16,13 @@ from zeus_service.units import energy, range_with_unit, shared_unit
 
 OUTCOMES = {
     "converged": (GREEN, "circle"),
-    "early_stopped": (ORANGE, "x-thin-open"),
+    "early_stopped": (ORANGE, "x"),
     "not_converged": (RED, "diamond"),
     "completed": (BLUE, "circle-open"),
     "diverged": ("#d6409f", "star"),
     "out_of_memory": ("#8e4ec6", "square"),
     "interrupted": (GREY, "circle-open"),
-    "errored": (GREY, "x-thin-open"),
+    "errored": (GREY, "x"),
     "lost": (GREY, "square-open"),
 }
 """Colour and symbol of each outcome that is drawn."""
@@ -40,33 +39,22 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
     """
     if not job.hardware:
         return plot.empty(runs_drawn(job, trials))
-    on, sizes = job.hardware[-1], job.spec.batch_sizes
+    on = job.hardware[-1]
     hardware = Hardware.of(vars(on))
     runs_there = [trial for trial in trials if trial.hardware == hardware]
     window = _window(on, runs_there)
-    marked = {job.spec.default_batch_size: "default"}
-    if job.next_trial and job.next_trial.batch_size:
-        before = marked.get(job.next_trial.batch_size)
-        marked[job.next_trial.batch_size] = f"{before}, next" if before else "next"
     traces = _estimates(on, window)
     for outcome, (colour, symbol) in OUTCOMES.items():
         if found := [trial for trial in runs_there if trial.outcome == outcome]:
             x, symbols = [trial.batch_size for trial in found], [symbol] * (len(found) + 1)
             traces.append(plot.dots(words(outcome), x, found, colour, symbols, window))
     lines = []
-    for order, (size, text) in enumerate(marked.items()):  # labels of neighbors have two heights
-        at = sizes.index(size)
-        side = {0: "left", len(sizes) - 1: "right"}.get(at, "center")
-        label = plot.label(text, yanchor="bottom", xanchor=side)
-        lines.append(plot.line("x", at, end=0.94 - 0.07 * order, label=label))
     if on.cost_bound:
-        lines.append(plot.line("y", on.cost_bound, RED, name="stop limit", showlegend=True))
-    ends = [-0.4, len(sizes) - 0.6]
+        lines.append(plot.line(on.cost_bound, RED, "stop limit"))
     layout = {
-        "xaxis": plot.axis("batch size", type="category", categoryarray=sizes, range=ends),
+        "xaxis": _batch_size_axis(job),
         "yaxis": plot.log_energy_axis("cost of a run", window),
         "shapes": lines,
-        "annotations": _labels(on, sizes, {*marked, on.best_batch_size}),
         "showlegend": True,
     }
     note = runs_drawn(job, trials)
@@ -74,6 +62,29 @@ def valley(job: Job, trials: Sequence[Trial]) -> Figure:
         note = f"Shows only the latest hardware, {hardware_names(job.hardware)[-1]}. {note}".strip()
     finding = _finding(job.spec, on)
     return {"data": traces, "layout": layout, "note": note, "title": finding}
+
+
+def _batch_size_axis(job: Job) -> Figure:
+    """An axis of batch sizes, at most about a dozen with ticks, and the default and the next one.
+
+    Those two are named below the axis, where no curve crosses the words, each on a line of its own.
+    """
+    sizes, default = job.spec.batch_sizes, job.spec.default_batch_size
+    following = job.next_trial.batch_size if job.next_trial else None
+    names = {default: "<br>default", following: "<br><br>next"}
+    if following == default:
+        names = {default: "<br>default<br>next"}
+    step = len(sizes) // 12 + 1
+    ticks = [size for index, size in enumerate(sizes) if size in names or index % step == 0]
+    return plot.axis(
+        "batch size",
+        type="category",
+        categoryarray=sizes,
+        range=[-0.4, len(sizes) - 0.6],
+        tickvals=ticks,
+        ticktext=[f"{size}{names.get(size, '')}" for size in ticks],
+        tickangle=0,
+    )
 
 
 def _window(on: OnHardware, trials: Sequence[Trial]) -> plot.Window:
@@ -123,39 +134,19 @@ def _estimates(on: OnHardware, window: plot.Window) -> list[Figure]:
     ]
 
 
-def _labels(on: OnHardware, sizes: Sequence[int], labelled: set[int | None]) -> list[Figure]:
-    """Label some batch sizes with the expected cost, where the curve leaves room."""
-    known = [(arm.batch_size, arm.mean) for arm in on.arms if arm.mean]
-    units, labels = shared_unit(mean for _, mean in known), []
-    for index, (size, mean) in enumerate(known):
-        if size in labelled:
-            side, step = ("left", 1) if 2 * index < len(known) else ("right", -1)
-            neighbor = known[min(index + step, len(known) - 1)][1]
-            labels.append(
-                {
-                    "x": sizes.index(size),
-                    "y": math.log10(mean),
-                    "text": energy(mean, units),
-                    "showarrow": False,
-                    "xanchor": side,
-                    "xshift": 8 * step,
-                    "yanchor": "bottom" if neighbor < mean else "top",
-                }
-            )
-    return labels
-
-
 def _finding(spec: JobSpec, on: OnHardware) -> str:
     """What the valley shows, in a sentence; empty if the best batch size is not known."""
     best, default = on.arm(on.best_batch_size), on.arm(spec.default_batch_size)
     if best is None or not best.mean:
         return ""
     if best == default:
-        return f"The default, {best.batch_size}, costs the least so far"
+        return f"The default, {best.batch_size}, costs the least of the sizes tried"
     if default and default.mean and default.pulls and best.mean < default.mean:
-        share = 100 * (1 - best.mean / default.mean)
-        return f"{best.batch_size} costs {share:.0f} % less than the default {default.batch_size}"
-    return f"{best.batch_size} costs the least so far"
+        share, units = 100 * (1 - best.mean / default.mean), shared_unit([default.mean])
+        costs = f"{energy(best.mean, units)} instead of {energy(default.mean, units)}"
+        less = f"{best.batch_size} costs {share:.0f} % less than the default {default.batch_size}"
+        return f"{less}: {costs}"
+    return f"{best.batch_size} costs the least of the sizes tried"
 
 
 def runs_drawn(job: Job, trials: Sequence[Trial]) -> str:

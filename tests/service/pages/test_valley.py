@@ -36,10 +36,7 @@ def valley(job_shown: Job, rows: list[Any]) -> tuple[dict[str, Any], dict[str, A
     """Traces and lines by name, and the layout."""
     figure = figures.valley(job_shown, rows)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    lines = {
-        line["label"]["text"] if "label" in line else line["name"]: line
-        for line in figure["layout"]["shapes"]
-    }
+    lines = {line["name"]: line for line in figure["layout"]["shapes"]}
     return traces, lines, figure["layout"]
 
 
@@ -52,13 +49,11 @@ def test_the_valley_has_the_costs_with_intervals_the_runs_and_the_stop_limit() -
     low, high = ArmEstimate(8, 1, 8e3, 800.0, "alive").interval or (0, 0)
     assert expected["error_y"]["array"][0] == pytest.approx(high - 8e3)
     assert expected["error_y"]["arrayminus"][0] == pytest.approx(8e3 - low)
-    labels = {each["x"]: each["text"] for each in layout["annotations"]}
-    assert labels == {0: "2.22 Wh", 2: "8.89 Wh"}
     assert (traces["best"]["x"], traces["best"]["y"]) == ([8], [8e3])
     assert traces["early stopped"]["y"] == [None, 15e3]
-    assert traces["early stopped"]["marker"]["symbol"] == ["x-thin-open", "x-thin-open"]
+    assert traces["early stopped"]["marker"]["symbol"] == ["x", "x"]
     assert (lines["stop limit"]["y0"], lines["stop limit"]["y1"]) == (20e3, 20e3)
-    assert lines["default"]["x0"] == spec().batch_sizes.index(spec().default_batch_size)
+    assert layout["xaxis"]["range"] == [-0.4, 4.4]  # those without a cost, too
 
 
 def test_what_lies_beyond_three_times_the_stop_limit_is_an_arrow() -> None:
@@ -94,11 +89,19 @@ def test_the_ticks_of_the_valley_are_round(window: tuple[float, float], ticks: l
 @pytest.mark.parametrize(
     ("best", "changes", "title"),
     [
-        (8, {}, "8 costs 75 % less than the default 32"),
-        (32, {}, "The default, 32, costs the least so far"),
-        (64, {}, "64 costs the least so far"),  # by what its failed runs add to the default's
+        (8, {}, "8 costs 75 % less than the default 32: 2.22 Wh instead of 8.89 Wh"),
+        (32, {}, "The default, 32, costs the least of the sizes tried"),
+        (
+            64,
+            {},
+            "64 costs the least of the sizes tried",
+        ),  # by what its failed runs add to the default's
         (None, {}, ""),
-        (8, {"arms": [ArmEstimate(8, 1, 9.0, 1.0, "alive")]}, "8 costs the least so far"),
+        (
+            8,
+            {"arms": [ArmEstimate(8, 1, 9.0, 1.0, "alive")]},
+            "8 costs the least of the sizes tried",
+        ),
     ],
 )
 def test_the_title_of_the_valley_says_what_it_shows(
@@ -108,33 +111,29 @@ def test_the_title_of_the_valley_says_what_it_shows(
     assert figures.valley(shown, [])["title"] == title
 
 
-def test_a_label_lies_within_the_figure_and_not_on_the_curve() -> None:
-    means = (400.0, 160.0, 100.0, 250.0, 600.0)
-    arms = [
-        ArmEstimate(size, 1, mean, 1.0, "alive")
-        for size, mean in zip(spec().batch_sizes, means, strict=True)
-    ]
-    _, _, layout = valley(job(hardware=[on_hardware(best_batch_size=128, arms=arms)]), [])
-    placed = [(each["x"], each["xanchor"], each["yanchor"]) for each in layout["annotations"]]
-    assert placed == [(2, "left", "top"), (4, "right", "bottom")]
+@pytest.mark.parametrize(
+    ("following", "texts"),
+    [
+        (16, ["8", "16<br><br>next", "32<br>default", "64", "128"]),
+        (32, ["8", "16", "32<br>default<br>next", "64", "128"]),
+        (None, ["8", "16", "32<br>default", "64", "128"]),
+    ],
+)
+def test_the_default_and_the_next_batch_size_are_named(
+    following: int | None, texts: list[str]
+) -> None:
+    shown = job(next_trial=NextTrial(batch_size=following, reason=""))
+    _, _, layout = valley(shown, [])
+    assert layout["xaxis"]["ticktext"] == texts
+    assert layout["xaxis"]["tickvals"] == [8, 16, 32, 64, 128]
 
 
-@pytest.mark.parametrize(("batch_size", "text"), [(16, "next"), (32, "default, next")])
-def test_the_batch_size_of_the_next_run_is_marked(batch_size: int, text: str) -> None:
-    _, lines, _ = valley(job(next_trial=NextTrial(batch_size=batch_size, reason="")), [])
-    assert lines[text]["x0"] == spec().batch_sizes.index(batch_size)
-
-
-def test_marks_of_batch_sizes_at_the_edges_lie_within_the_figure() -> None:
-    first, *_, last = sizes = spec().batch_sizes
-    at_edges = job(
-        spec=spec(default_batch_size=first), next_trial=NextTrial(batch_size=last, reason="")
-    )
-    _, lines, layout = valley(at_edges, [])
-    labels = [lines[text]["label"]["xanchor"] for text in ("default", "next")]
-    assert labels == ["left", "right"]
-    assert lines["default"]["y1"] > lines["next"]["y1"]  # side by side they would be one word
-    assert layout["xaxis"]["range"] == [-0.4, len(sizes) - 0.6]  # those without a cost, too
+def test_of_many_batch_sizes_some_have_ticks_and_those_that_are_named_have_them() -> None:
+    many = spec(batch_sizes=list(range(1, 129)), default_batch_size=3)
+    _, _, layout = valley(job(spec=many, next_trial=NextTrial(batch_size=127, reason="")), [])
+    ticks = layout["xaxis"]["tickvals"]
+    assert len(ticks) <= 14
+    assert {1, 3, 127} <= set(ticks)
 
 
 def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs() -> None:

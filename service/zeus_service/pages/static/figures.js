@@ -7,9 +7,9 @@ const zeusFigures = (() => {
   // What all figures have in common. The style sheet colours their text and their grid.
   function withCommon(layout) {
     const isNarrow = matchMedia("(max-width: 640px)").matches;
-    const inTwoColumns = { maxheight: 120, entrywidth: 0.49, entrywidthmode: "fraction" };
+    const inTwoColumns = { maxheight: 120, entrywidth: 0.45, tracegroupgap: 0, entrywidthmode: "fraction" };
     const font = { size: 12, family: getComputedStyle(document.body).fontFamily };
-    const axis = { automargin: true };
+    const axis = { automargin: true, title: { standoff: 8 } };
     // Superscripts need inline styles, which the policy forbids.
     const exponents = { exponentformat: "e", minexponent: 5 };
     const common = {
@@ -19,7 +19,6 @@ const zeusFigures = (() => {
       font,
       hovermode: "closest",
       hoverlabel: { font },
-      annotationdefaults: { bgcolor: "white", borderpad: 1 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, ...(isNarrow ? inTwoColumns : { maxheight: 60 }) },
       xaxis: { ...axis, ...exponents, zeroline: false },
       yaxis: { ...axis, ...exponents, rangemode: "tozero" },
