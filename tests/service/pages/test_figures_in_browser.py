@@ -222,5 +222,5 @@ def test_checked_runs_are_compared_and_stay_checked_while_the_job_goes_on(
     expect(page.get_by_label("Compare run 2", exact=True)).to_be_checked()
     page.get_by_role("button", name="compare").click()
     plot = page.locator('[data-figure="compare"]')
-    expect(plot.locator(".legendtext")).to_have_text(["run 2 (16)", "run 1 (32)"])
+    expect(plot.locator(".legendtext")).to_have_text(["run 2 (16)", "run 1 (32)", "target"])
     expect(page.get_by_label("Compare run 1", exact=True)).to_be_checked()
