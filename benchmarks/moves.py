@@ -30,7 +30,7 @@ import numpy as np
 from excess import Case, Costs, Rows
 from rich import box
 from rich.table import Column, Table
-from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.spec import Hardware
 from zeus_service.simulation import recordings
 from zeus_service.simulation.experiment import Experiment
 from zeus_service.simulation.workload import Epoch, Setting, Workload

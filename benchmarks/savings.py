@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import NoBatchSizeLeft
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.savings.expected import Ledger
 from zeus_service.savings.ledger import Era, record
 from zeus_service.savings.power import Profile

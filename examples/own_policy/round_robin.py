@@ -15,10 +15,9 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.per_hardware import PerHardware
 from zeus_service.bandit.policy import ArmEstimate, Choice, NoBatchSizeLeft, Observation, State
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 TRIES = 2
 

@@ -19,10 +19,9 @@ from sqlalchemy.orm import Session
 
 from zeus_service import counters
 from zeus_service.bandit import choice_reasons, fold, stopping
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, always_granted
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs, queries, tables
 from zeus_service.db.clock import unix_now

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.registry import DEFAULT_POLICY, POLICIES
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import jobs
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile

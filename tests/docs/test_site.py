@@ -23,7 +23,7 @@ from zeus.optimizer.power_limit import GlobalPowerLimitOptimizer
 from zeus_service import create_app
 from zeus_service.api.messages import SparseSpec
 from zeus_service.api.problems import CODES
-from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.spec import Hardware
 from zeus_service.bandit.stopping import Report
 from zeus_service.cli import main as zeus_service_command
 from zeus_service.config import Config

@@ -12,7 +12,7 @@ from zeus_service.api import messages as service
 from zeus_service.api.v1 import IDEMPOTENCY_KEY_PATTERN
 from zeus_service.bandit import outcomes, spec, stopping
 from zeus_service.bandit import policy as base
-from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.spec import Hardware
 
 from zeus_lightning import messages as client
 from zeus_lightning.errors import ZeusConfigError

@@ -9,11 +9,10 @@ import numpy as np
 from sqlalchemy import NullPool, create_engine, update
 from zeus_service import registration
 from zeus_service.bandit.default import DefaultPolicy
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import Choice, Observation, Policy, State, Why
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.bandit.stopping import Report
 from zeus_service.config import Config
 from zeus_service.db.tables import Job, Trial

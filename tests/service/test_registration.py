@@ -15,9 +15,9 @@ from service.jobs import HARDWARE, register
 from sqlalchemy import delete, update
 from waiting import wait_until
 from zeus_service import maintenance, optimizer, registration
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import NO_RESULT, Result
 from zeus_service.bandit.registry import POLICIES
+from zeus_service.bandit.spec import Hardware
 from zeus_service.bandit.stopping import Report
 from zeus_service.db import jobs, power_profiles
 from zeus_service.db.session import transaction

@@ -18,7 +18,6 @@ from pydantic import (
     create_model,
 )
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import mark_passed_over
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
@@ -26,6 +25,7 @@ from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import (
     JOB_ID_PATTERN,
     REAL,
+    Hardware,
     JobSpec,
     Name,
     PositiveAmount,

@@ -13,8 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service.api.messages import Instant, Message
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.config import current_config
 from zeus_service.db import jobs, savings
 from zeus_service.db.clock import SINCE_MONDAY_S, WEEK_S

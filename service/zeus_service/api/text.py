@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from zeus_service.api.messages import NextTrial, OnHardware
 from zeus_service.api.savings_report import JobSavings
 from zeus_service.bandit.choice_reasons import status_in_words
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.spec import Hardware
 from zeus_service.units import (
     DURATIONS,
     NONE,

@@ -50,7 +50,6 @@ from werkzeug.exceptions import (
 from zeus_service import errors, maintenance, optimizer, registration
 from zeus_service.api.access import is_browser, require_access_by_password
 from zeus_service.bandit import stopping
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.spec import (
     MAX_JOB_ID,
@@ -59,6 +58,7 @@ from zeus_service.bandit.spec import (
     WHOLE,
     Amount,
     AnyJobId,
+    Hardware,
     JobSpec,
     Metric,
     Name,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import Counts, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.errors import ExhaustedJob
 from zeus_service.units import energy, range_with_unit, runs
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from zeus_service.bandit import curve
 from zeus_service.bandit.curve_model import Floats, Posterior, Prior, infer
-from zeus_service.bandit.hardware import devices_for_each
 from zeus_service.bandit.policy import State
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import JobSpec, devices_for_each
 
 EPOCHS = Prior(
     slopes=(0.1, 0.3, 0.7, 1.5),

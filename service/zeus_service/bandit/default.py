@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import (
     ArmEstimate,
     Choice,
@@ -16,7 +15,7 @@ from zeus_service.bandit.policy import (
     Observation,
     State,
 )
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 _FAILURES = 2
 

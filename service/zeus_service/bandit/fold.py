@@ -15,12 +15,11 @@ from typing import Protocol
 import numpy as np
 
 from zeus_service.bandit import inconclusive
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.inconclusive import Counts
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Observation, State, Why
 from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 
 class PastTrial(Protocol):

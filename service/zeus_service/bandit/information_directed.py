@@ -45,7 +45,6 @@ from zeus_service.bandit.cost_model import (
     epochs_posterior,
 )
 from zeus_service.bandit.failure_model import why_given_up
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
@@ -69,7 +68,7 @@ from zeus_service.bandit.policy import (
     counted,
     reproducible,
 )
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 DRAWS = 256
 REGRET_EXPONENT = 2.5

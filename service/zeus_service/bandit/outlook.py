@@ -11,9 +11,8 @@ from zeus_service.bandit import curve
 from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior
 from zeus_service.bandit.curve_model import Floats, lowest, normal_cdf
 from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import State
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 COST_OF_FAILURE = 4.0
 """Of a run that fails without an early stop, or of a recurrence with a batch size that never

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate, Choice, Observation, Policy, State
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 
 class PerHardware:

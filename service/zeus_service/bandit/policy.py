@@ -13,9 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 State = dict[str, Any]
 """JSON value that belongs to one policy. It keeps the keys of its initial value, and grows with the

@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import (
     ArmEstimate,
     Choice,
@@ -41,7 +40,7 @@ from zeus_service.bandit.policy import (
     State,
     counted,
 )
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 _NEW_ARM: dict[str, Any] = {
     "count": 0,  # number of costs in the moments

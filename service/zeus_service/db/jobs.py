@@ -16,10 +16,9 @@ from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service import counters
 from zeus_service.bandit import choice_reasons, fold
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import savings
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import after_commit

@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session
 
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import tables
 from zeus_service.db.clock import unix_now, unix_week
 from zeus_service.db.tables import Job, PowerProfile, Trial

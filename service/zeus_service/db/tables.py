@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.dialects.postgresql import VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
 
-from zeus_service.bandit.hardware import Hardware
+from zeus_service.bandit.spec import Hardware
 
 
 class Base(DeclarativeBase):
@@ -101,8 +101,8 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     spec: Mapped[dict[str, Any]]
     hardware: Mapped[list[Any]]
     """All hardware that its trials have used; the latest comes last. Each has the fields of
-    `bandit.hardware`, and with them what follows from the state, so that a report after which its
-    run continues does not load that: `stage`, `best_batch_size` and `cost_bound`, the
+    `bandit.spec.Hardware`, and with them what follows from the state, so that a report after which
+    its run continues does not load that: `stage`, `best_batch_size` and `cost_bound`, the
     early-stopping threshold in joules."""
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""

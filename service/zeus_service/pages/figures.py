@@ -17,8 +17,7 @@ from zeus_service import optimizer
 from zeus_service.api import savings_report
 from zeus_service.api.messages import Job, PowerProfile
 from zeus_service.api.savings_report import JobSavings
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import jobs, power_profiles, queries
 from zeus_service.db.tables import Era, Report, Trial
 from zeus_service.pages import plot

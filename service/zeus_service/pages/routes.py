@@ -25,8 +25,7 @@ from jinja2 import StrictUndefined
 from zeus_service import __version__, maintenance, optimizer
 from zeus_service.api import messages, savings_report, text
 from zeus_service.bandit import choice_reasons
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import MAX_INTEGER
+from zeus_service.bandit.spec import MAX_INTEGER, Hardware
 from zeus_service.config import current_config
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from zeus_service.api.messages import Job, OnHardware
 from zeus_service.api.text import hardware_names, words
-from zeus_service.bandit.hardware import Hardware
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import queries
 from zeus_service.db.tables import Trial
 from zeus_service.pages import plot

@@ -29,10 +29,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Protocol
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, Outcome
 from zeus_service.bandit.policy import reproducible
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.savings.expected import (
     Arm,
     Expected,

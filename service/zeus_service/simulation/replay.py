@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import NoBatchSizeLeft, Observation, always_granted
 from zeus_service.bandit.registry import policy_of
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
 from zeus_service.simulation.workload import Workload

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Why
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.simulation.workload import Price, Workload
 
 

@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import HARDWARE, LEARNING, OTHER, PastTrial, next_choice, observation, spec
 from zeus_service.bandit import fold, inconclusive
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, next_choice, spec
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import Choice, Observation, State
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 policy = InformationDirectedPolicy()
 

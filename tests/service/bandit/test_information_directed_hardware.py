@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from service.jobs import HARDWARE, OTHER, next_choice, spec
 from zeus_service.bandit.cost_model import CostPosterior
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.outlook import infer_costs
 from zeus_service.bandit.policy import Choice, Observation, State
+from zeus_service.bandit.spec import Hardware
 from zeus_service.simulation.replay import replay
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 

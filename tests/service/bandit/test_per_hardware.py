@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from service.bandit.test_contract import moves, specs
 from service.jobs import HARDWARE, OTHER, next_choice, observation
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.bandit.spec import JobSpec
+from zeus_service.bandit.spec import Hardware, JobSpec
 
 
 def shown(policy: Policy, job: JobSpec, state: State, hardware: Hardware) -> tuple[Any, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from service.jobs import HARDWARE, spec
 from zeus_service.api.messages import Job, OnHardware
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.spec import Hardware
 
 
 def row(**values: Any) -> Any:

@@ -14,8 +14,8 @@ from zeus_service.api.savings_report import (
     SavedOnHardware,
     Spent,
 )
-from zeus_service.bandit.hardware import Hardware
 from zeus_service.bandit.policy import ArmEstimate
+from zeus_service.bandit.spec import Hardware
 from zeus_service.pages import figures
 from zeus_service.savings.report import Amounts, Estimate
 
