@@ -18,7 +18,7 @@ from pydantic import (
     create_model,
 )
 
-from zeus_service.bandit.inconclusive import mark_passed_over
+from zeus_service.bandit.fold import mark_passed_over
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import ArmEstimate, Why
 from zeus_service.bandit.registry import policy_of

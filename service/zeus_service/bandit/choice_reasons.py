@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from zeus_service.bandit.inconclusive import Counts, passed_over
+from zeus_service.bandit.fold import Counts, passed_over
 from zeus_service.bandit.policy import ArmEstimate, Choice, State
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import Hardware, JobSpec

@@ -9,7 +9,7 @@ Outcome = Literal[Result, "interrupted", "errored", "withdrawn", "lost", "comple
 
 RESUMABLE: frozenset[Outcome] = frozenset({"interrupted", "errored", "lost"})
 """Outcomes that a later report revokes: the run is alive after all, or was resumed. They are not
-results by themselves; `inconclusive` says when one counts as a result."""
+results by themselves; `fold` says when one counts as a result."""
 
 NO_RESULT: frozenset[Outcome] = RESUMABLE | {"withdrawn", "completed"}
 """Outcomes that are not results. `withdrawn`: no run has trained. `completed`: a baseline has

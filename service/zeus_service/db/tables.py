@@ -107,7 +107,7 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""
     inconclusive: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
-    """Counts of ends without a result: see `bandit.inconclusive`."""
+    """Counts of ends without a result: see `bandit.fold`."""
     ledger: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """What is known of the costs of its batch sizes, for savings: see `savings.ledger`."""
 

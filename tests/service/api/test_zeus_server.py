@@ -18,7 +18,7 @@ from service.jobs import spec
 from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
-from zeus_service.bandit.inconclusive import passed_over
+from zeus_service.bandit.fold import passed_over
 from zeus_service.bandit.policy import Moments
 
 numbers = itertools.count()

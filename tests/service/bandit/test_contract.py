@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from service.jobs import HARDWARE, LEARNING, OTHER, PastTrial, next_choice, observation, spec
-from zeus_service.bandit import fold, inconclusive
+from zeus_service.bandit import fold
 from zeus_service.bandit.outcomes import FINAL, RESUMABLE
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.bandit.registry import POLICIES
@@ -244,7 +244,7 @@ def test_a_batch_size_is_passed_over_if_another_one_is_left(
 ) -> None:
     job, sizes = job.model_copy(update={"policy": policy.name}), job.batch_sizes
     state, _ = play(policy, job, moves)
-    counts, _ = inconclusive.count_ends((sizes[each % len(sizes)], "errored") for each in ends)
+    counts, _ = fold.count_ends((sizes[each % len(sizes)], "errored") for each in ends)
     some = [size for index, size in enumerate(sizes) if usable >> index & 1] or sizes
     rng = np.random.default_rng
     try:
@@ -252,7 +252,7 @@ def test_a_batch_size_is_passed_over_if_another_one_is_left(
     except NoBatchSizeLeft:
         return
     assert chosen in some
-    passed = inconclusive.passed_over(counts)
+    passed = fold.passed_over(counts)
     others = [size for size in some if size not in passed]
     if chosen in passed and others:
         with pytest.raises(NoBatchSizeLeft):

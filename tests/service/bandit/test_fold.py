@@ -13,7 +13,7 @@ from service.conftest import on_sqlite
 from service.jobs import HARDWARE, OTHER, register, report
 from sqlalchemy import update
 from zeus_service import maintenance, optimizer
-from zeus_service.bandit import inconclusive
+from zeus_service.bandit.fold import count_ends
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.db.savings import load_eras
 from zeus_service.db.session import transaction
@@ -139,4 +139,4 @@ def test_a_revival_of_an_end_that_counted_replays_the_job(app: Flask, policy: st
 def sizes_with_counted_ends() -> set[int]:
     trials = [each for each in optimizer.list_trials("job") if each.ended_seq is not None]
     trials.sort(key=lambda each: each.ended_seq or 0)
-    return inconclusive.count_ends((each.batch_size, each.outcome) for each in trials)[1]
+    return count_ends((each.batch_size, each.outcome) for each in trials)[1]

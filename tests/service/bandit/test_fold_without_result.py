@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from service.jobs import HARDWARE, LEARNING, PastTrial, spec
 from zeus_service.bandit import fold
-from zeus_service.bandit.inconclusive import IN_A_ROW, passed_over
+from zeus_service.bandit.fold import IN_A_ROW, passed_over
 from zeus_service.bandit.outcomes import RESUMABLE, Outcome
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
