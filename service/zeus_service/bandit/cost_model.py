@@ -7,20 +7,26 @@ independent.
 
 What a run shows of the epochs is evidence for all hardware. What other hardware has shown of the
 cost of an epoch is evidence for the shape of the curve, not for its height.
+
+A state keeps what runs have shown of each curve. **Drift.** The surprises of the runs, deviations
+of their logarithms from the expectation, are added up in both directions. When a sum exceeds its
+threshold, the curve has changed: what was known of it is forgotten, except the noise. Source: Page,
+"Continuous inspection schemes", Biometrika 41, 1954.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit import curve
 from zeus_service.bandit.curve_model import Floats, Posterior, Prior, infer
-from zeus_service.bandit.policy import State
+from zeus_service.bandit.policy import State, reproducible
 from zeus_service.bandit.spec import JobSpec, devices_for_each
 
 EPOCHS = Prior(
@@ -38,6 +44,85 @@ EPOCH_COST = Prior(
 
 OUTLIER = 0.01
 """A lone value is left out if the other runs give a larger one a probability below this."""
+
+DRIFT_ALLOWANCE = 0.75
+"""Subtracted from each surprise, in standard deviations, as noise."""
+DRIFT_THRESHOLD = 5.0
+LEAST_PROBABILITY = 3e-5
+"""That of a surprise by 4 standard deviations: one alone does not exceed the threshold."""
+_LISTS = ("weight", "mean_log", "stopped", "stopped_mean_log")
+
+
+def new_curve(count: int) -> State:
+    """A curve over `count` batch sizes of which nothing is known."""
+    return {  # lists have an entry per batch size
+        "weight": [0.0] * count,  # number of values
+        "mean_log": [0.0] * count,
+        "stopped": [0.0] * count,  # number of runs that were stopped before they had their value
+        "stopped_mean_log": [0.0] * count,
+        "sum_of_squares": 0.0,  # of the deviations from `mean_log`, over all batch sizes
+        "degrees_of_freedom": 0.0,
+        "cusum": [0.0, 0.0],  # cumulative sums of surprises: [higher, lower]
+    }
+
+
+def is_known(curve: State) -> bool:
+    """Whether the curve has any value."""
+    return any(curve["weight"])
+
+
+def with_more_sizes(curve: State, batch_sizes: Sequence[float], more: Sequence[float]) -> State:
+    """The same curve over more batch sizes, which include its own."""
+    rows = {size: index for index, size in enumerate(batch_sizes)}
+    lists = {
+        name: [curve[name][rows[size]] if size in rows else 0.0 for size in more] for name in _LISTS
+    }
+    return {**curve, **lists}
+
+
+def add_run(curve: State, index: int, log_value: float) -> None:
+    """Add a run's value, in place."""
+    weight, mean = curve["weight"][index], curve["mean_log"][index]
+    if weight:
+        curve["sum_of_squares"] += weight / (weight + 1) * (log_value - mean) ** 2
+        curve["degrees_of_freedom"] += 1
+    curve["weight"][index] = weight + 1
+    curve["mean_log"][index] = mean + (log_value - mean) / (weight + 1)
+
+
+def add_stopped_run(curve: State, index: int, log_value: float, share: float) -> None:
+    """Add a run that was stopped before it had its value, in place; it counts as `share` runs."""
+    if share > 0:
+        stopped = curve["stopped"][index] + share
+        mean = curve["stopped_mean_log"][index]
+        curve["stopped_mean_log"][index] = mean + (log_value - mean) * share / stopped
+        curve["stopped"][index] = stopped
+
+
+def has_drifted(curve: State, posterior: Posterior, index: int, log_value: float) -> bool:
+    """Advance the cumulative sums, in place; return whether the curve has changed.
+
+    Args:
+        curve: The curve, to which the value has not been added.
+        posterior: Its posterior.
+        index: The run's batch size.
+        log_value: The run's value.
+    """
+    least = LEAST_PROBABILITY
+    probability = min(max(posterior.exceeds(index, log_value), least), 1 - least)
+    surprise = reproducible(-NormalDist().inv_cdf(probability))
+    higher, lower = curve["cusum"]
+    higher = max(0.0, higher + surprise - DRIFT_ALLOWANCE)
+    lower = max(0.0, lower - surprise - DRIFT_ALLOWANCE)
+    curve["cusum"] = [higher, lower]
+    return bool(max(higher, lower) > DRIFT_THRESHOLD)
+
+
+def forget_runs(curve: State) -> None:
+    """Forget the values of a curve, in place; keep the noise."""
+    for name in _LISTS:
+        curve[name] = [0.0] * len(curve[name])
+    curve["cusum"] = [0.0, 0.0]
 
 
 class Draws(NamedTuple):
@@ -100,7 +185,7 @@ class CostPosterior:
 
 def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
     """The posterior of the log epochs; None before any run has converged."""
-    if not curve.is_known(epochs):
+    if not is_known(epochs):
         return None
     return infer(epochs, spec.batch_sizes, EPOCHS)
 
@@ -130,7 +215,7 @@ def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> P
     worth a try on each hardware.
     """
     other = _of_other_hardware(spec, curves, key)
-    if key not in curves or not curve.is_known(curves[key]):
+    if key not in curves or not is_known(curves[key]):
         return other
     mean = None if other is None else tuple(other.mean.tolist())
     return infer(curves[key], spec.batch_sizes, EPOCH_COST, mean)
@@ -142,14 +227,14 @@ def _of_other_hardware(spec: JobSpec, curves: dict[str, State], key: str) -> Pos
     The cost of an epoch follows from the batch of each device. So the curve of another number of
     devices of the same model is read where a device's batch is as large.
     """
-    others = {name: each for name, each in curves.items() if name != key and curve.is_known(each)}
+    others = {name: each for name, each in curves.items() if name != key and is_known(each)}
     if not others:
         return None
     most = max(others, key=lambda name: sum(others[name]["weight"]))
     ratio = devices_for_each(most, key)
     there = [size * ratio for size in spec.batch_sizes]
     sizes = sorted({*spec.batch_sizes, *there})
-    known = curve.over(others[most], spec.batch_sizes, sizes)
+    known = with_more_sizes(others[most], spec.batch_sizes, sizes)
     return infer(known, sizes, EPOCH_COST).at([sizes.index(size) for size in there])
 
 
@@ -169,5 +254,5 @@ def cost_posterior(
     of_epoch_cost = epoch_cost_posterior(spec, curves, key)
     if of_epochs is None or of_epoch_cost is None:
         return None
-    is_measured = key in curves and curve.is_known(curves[key])
+    is_measured = key in curves and is_known(curves[key])
     return CostPosterior(of_epochs, of_epoch_cost, is_measured, np.array(epochs["weight"]) > 0)

@@ -209,7 +209,7 @@ def infer(
     """Compute the posterior of a curve.
 
     Args:
-        curve: What is known of it, at least one value; see `curve.new`.
+        curve: What is known of it, at least one value; see `cost_model.new_curve`.
         batch_sizes: Ascending.
         prior: What was assumed before.
         elsewhere: The curve on other hardware, if any is known.

@@ -27,7 +27,7 @@ other, the threshold doubles each time after the first: a job that has become sl
 converges again. There is none on hardware on which no epoch was measured.
 
 **Drift.** When the epochs have changed, or the cost of an epoch on one hardware, what was known of
-them is forgotten, see `curve.py`, and exploration starts again.
+them is forgotten, see `cost_model.py`, and exploration starts again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit import curve
 from zeus_service.bandit.cost_model import (
+    add_run,
+    add_stopped_run,
     epoch_cost_posterior,
     epochs_posterior,
+    forget_runs,
+    has_drifted,
+    is_known,
+    new_curve,
 )
 from zeus_service.bandit.failure_model import why_given_up
 from zeus_service.bandit.outlook import (
@@ -88,7 +93,7 @@ class InformationDirectedPolicy:
         """Zeros: no trial has been observed."""
         count = len(spec.batch_sizes)
         return {  # lists have an entry per batch size
-            "epochs": curve.new(count),  # until the target is reached
+            "epochs": new_curve(count),  # until the target is reached
             "converged": [0.0] * count,  # number of tries that converged
             "failed": [0.0] * count,  # number of tries that failed, in fractions
             "ever_converged": [False] * count,
@@ -233,9 +238,9 @@ def _add_convergence(
         return
     log_epochs = reproducible(math.log(max(observation.epochs, 1)))
     posterior = epochs_posterior(spec, before["epochs"])
-    if posterior and curve.has_drifted(state["epochs"], posterior, index, log_epochs):
+    if posterior and has_drifted(state["epochs"], posterior, index, log_epochs):
         _forget_epochs(state)
-    curve.add(state["epochs"], index, log_epochs)
+    add_run(state["epochs"], index, log_epochs)
 
 
 def _add_epoch_cost(
@@ -246,11 +251,11 @@ def _add_epoch_cost(
     if cost < LEAST_COST or not (epochs or observation.result == "converged"):
         return
     log_cost = reproducible(math.log(cost / max(epochs, 1)))
-    if curve.is_known(own["epoch_cost"]):
+    if is_known(own["epoch_cost"]):
         posterior = epoch_cost_posterior(spec, epoch_costs(before), observation.hardware.key)
-        if posterior and curve.has_drifted(own["epoch_cost"], posterior, index, log_cost):
-            curve.forget(own["epoch_cost"])
-    curve.add(own["epoch_cost"], index, log_cost)
+        if posterior and has_drifted(own["epoch_cost"], posterior, index, log_cost):
+            forget_runs(own["epoch_cost"])
+    add_run(own["epoch_cost"], index, log_cost)
 
 
 def _add_failure(
@@ -276,7 +281,7 @@ def _add_failure(
     slow = (1 - failing) * max(posterior.exceeds(index, log_epochs), 1e-9)
     failure = reproducible(failing / (failing + slow))
     state["failed"][index] += failure
-    curve.add_stopped(state["epochs"], index, log_epochs, 1 - failure)
+    add_stopped_run(state["epochs"], index, log_epochs, 1 - failure)
 
 
 def _forget_epochs(state: State) -> None:
@@ -284,6 +289,6 @@ def _forget_epochs(state: State) -> None:
 
     Of those that have, also forget the failures: since the change, runs may have been just slow.
     """
-    curve.forget(state["epochs"])
+    forget_runs(state["epochs"])
     pairs = zip(state["failed"], state["ever_converged"], strict=True)
     state["failed"] = [0.0 if ever else failed for failed, ever in pairs]

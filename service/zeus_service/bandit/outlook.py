@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from zeus_service.bandit import curve
-from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior
+from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior, new_curve
 from zeus_service.bandit.curve_model import Floats, lowest, normal_cdf
 from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
 from zeus_service.bandit.policy import State
@@ -93,7 +92,7 @@ def information_gain(
 def new_hardware(count: int) -> State:
     """What is known of hardware on which no trial has ended, for `count` batch sizes."""
     return {  # lists have an entry per batch size
-        "epoch_cost": curve.new(count),
+        "epoch_cost": new_curve(count),
         "pulls": [0] * count,  # number of results
         "fits": 0,  # largest batch size that trained
         "out_of_memory": [0] * count,  # number of tries that ran out of memory

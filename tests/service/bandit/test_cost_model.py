@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, spec
-from zeus_service.bandit import curve
 from zeus_service.bandit.cost_model import (
     CostPosterior,
+    add_run,
     cost_posterior,
     epoch_cost_posterior,
+    new_curve,
     without_outlier,
 )
 from zeus_service.bandit.policy import State
@@ -26,10 +27,10 @@ EPOCH_COST = {8: 5.6, 16: 5.2, 32: 4.9, 64: 4.7, 128: 4.6}
 
 def curve_of(values: dict[int, float], tries: int = 5) -> State:
     """A curve that was seen with a noise of 1 % between the tries."""
-    seen, rng = curve.new(len(SIZES)), np.random.default_rng(0)
+    seen, rng = new_curve(len(SIZES)), np.random.default_rng(0)
     for size, value in values.items():
         for _ in range(tries):
-            curve.add(seen, SIZES.index(size), value + rng.normal(0, 0.01))
+            add_run(seen, SIZES.index(size), value + rng.normal(0, 0.01))
     return seen
 
 
@@ -77,5 +78,5 @@ def test_on_more_or_fewer_of_the_same_devices_the_curve_goes_with_the_batch_of_e
 def test_a_single_run_at_the_edge_may_take_far_longer() -> None:
     """The curve may be steep there, so this is evidence like any other."""
     epochs = curve_of({8: 2.3, 16: 2.35}, tries=1)
-    curve.add(epochs, SIZES.index(128), 2.3 + math.log(5))
+    add_run(epochs, SIZES.index(128), 2.3 + math.log(5))
     assert without_outlier(spec(), epochs) is epochs

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zeus_service.bandit import curve, curve_model
-from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS
+from zeus_service.bandit import curve_model
+from zeus_service.bandit.cost_model import EPOCH_COST, EPOCHS, add_run, add_stopped_run, new_curve
 from zeus_service.bandit.curve_model import Curve, Floats, Posterior, Prior, infer
 from zeus_service.bandit.policy import State
 
@@ -25,11 +25,11 @@ Runs = list[tuple[int, float]]
 
 def curve_of(values: Runs, stops: Runs | None = None, count: int = len(SIZES)) -> State:
     """What is known after some runs, and others that were stopped before they had their value."""
-    state = curve.new(count)
+    state = new_curve(count)
     for index, value in values:
-        curve.add(state, index, value)
+        add_run(state, index, value)
     for index, value in stops or []:
-        curve.add_stopped(state, index, value, 1.0)
+        add_stopped_run(state, index, value, 1.0)
     return state
 
 
