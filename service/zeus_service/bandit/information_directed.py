@@ -1,9 +1,9 @@
 """Information-directed sampling over the costs of a run: see `docs/information-directed.md`.
 
 **Models.** `cost_model.py` has the posterior of what a run costs that converges: the epochs that it
-takes, on any hardware, times what an epoch costs on its own. `failure_model.py` has the posterior
-of whether a run converges. A run that was stopped early was either slow or would never have
-converged: it counts as a failure with the probability of the latter.
+takes, on any hardware, times what an epoch costs on its own. `outlook.py` has the posterior of
+whether a run converges. A run that was stopped early was either slow or would never have converged:
+it counts as a failure with the probability of the latter.
 
 **Choice.** The batch size `i` with the smallest `regret[i]^2.5 / information[i]` is chosen. The
 regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
@@ -49,19 +49,18 @@ from zeus_service.bandit.cost_model import (
     is_known,
     new_curve,
 )
-from zeus_service.bandit.failure_model import why_given_up
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
     cost_bound,
-    count_failures,
     epoch_costs,
+    failure_probabilities,
     find_alive,
     hardware_state,
     infer_costs,
-    infer_failures,
     information_gain,
     new_hardware,
+    why_given_up,
 )
 from zeus_service.bandit.policy import (
     ArmEstimate,
@@ -198,7 +197,7 @@ class InformationDirectedPolicy:
         They are unknown on hardware on which no epoch was measured.
         """
         posterior = infer_costs(spec, state, hardware)
-        given_up = why_given_up(spec, count_failures(spec, state, hardware))
+        given_up = why_given_up(spec, state, hardware)
         own = hardware_state(spec, state, hardware)
         arms = []
         for index, batch_size in enumerate(spec.batch_sizes):
@@ -275,7 +274,7 @@ def _add_failure(
     # The run had not reached its target after these epochs.
     log_epochs = reproducible(math.log(observation.epochs + 0.5))
     never, rate = (
-        float(each[index]) for each in infer_failures(spec, before, observation.hardware)
+        float(each[index]) for each in failure_probabilities(spec, before, observation.hardware)
     )
     failing = never + (1 - never) * rate
     slow = (1 - failing) * max(posterior.exceeds(index, log_epochs), 1e-9)

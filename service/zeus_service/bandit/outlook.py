@@ -1,15 +1,33 @@
-"""What the state of an information-directed job says about its next trial on some hardware."""
+"""What the state of an information-directed job says about its next trial on some hardware.
+
+`cost_model` has the costs of runs that converge. Whether they do is modelled here: the posterior,
+and which batch sizes are given up.
+
+A batch size either never converges, or its runs fail now and then. How often is about the same for
+all that have ever converged, so that one failure of a good batch size says little: each one's
+posterior starts from the rate of all of them.
+
+A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
+Before its own tries, the former is as likely as the tries of the others make it, which count half
+for each octave of distance, and together as at most two tries. A failure beyond all batch sizes
+that have ever converged counts in full for those still further out. Between two that have
+converged, almost every batch size does: `PRIOR_NEVER_BETWEEN`.
+
+One that has converged may never do so again: the data have grown, or the memory is smaller. How
+likely that is follows from its failures in a row in the same way.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zeus_service.bandit.cost_model import CostPosterior, Draws, cost_posterior, new_curve
 from zeus_service.bandit.curve_model import Floats, lowest, normal_cdf
-from zeus_service.bandit.failure_model import failure_probabilities, why_given_up
 from zeus_service.bandit.policy import State
 from zeus_service.bandit.spec import Hardware, JobSpec
 
@@ -18,6 +36,21 @@ COST_OF_FAILURE = 4.0
 converges, in costs of the best batch size."""
 BOUND_DEVIATIONS = 2.0
 """The early-stop bound is at least so many standard deviations above the best batch size's cost."""
+
+PRIOR_FAILURES, PRIOR_SUCCESSES = 0.1, 0.9
+NEIGHBOUR_TRIES = 2.0
+"""All other batch sizes together count as at most this many tries."""
+POOLED_TRIES = 40.0
+"""The rate of all batch sizes that have converged counts as this many tries of each."""
+PRIOR_NEVER_BETWEEN = 0.003
+"""Probability that a batch size between two that have converged never does."""
+PRIOR_NEVER_AGAIN = 1e-5
+"""Probability that a batch size that has converged never does so again, before its failures."""
+LEAST_RATE_IN_A_ROW = 0.1
+"""In a row, runs fail at least so often by bad luck, which strikes several at once."""
+FAILURES_TO_GIVE_UP = 2
+OUT_OF_MEMORY_TO_GIVE_UP = 2
+"""Of a batch size that is larger than any that has trained, and of smaller such ones."""
 
 
 class Outlook:
@@ -33,7 +66,7 @@ class Outlook:
         self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
     ) -> None:
         self._posterior = posterior
-        self.never, rate = infer_failures(spec, state, hardware)
+        self.never, rate = failure_probabilities(spec, state, hardware)
         self._log_unit = float(posterior.mean[posterior.has_converged].min())
         self._log_bound = log_cost_bound(spec, state, hardware, posterior) - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
@@ -117,32 +150,44 @@ def epoch_costs(state: State) -> dict[str, State]:
     return {key: own["epoch_cost"] for key, own in state["hardware"].items()}
 
 
-def count_failures(spec: JobSpec, state: State, hardware: Hardware) -> State:
-    """Counts for `failure_model`: failures of all hardware, and out of memory of this one."""
-    own = hardware_state(spec, state, hardware)
-    in_a_row = [
-        failures + (out if ever else 0)
-        for failures, out, ever in zip(
-            state["hard_failures"],
-            own["out_of_memory_in_a_row"],
-            state["ever_converged"],
-            strict=True,
-        )
-    ]
-    failed = np.add(state["failed"], own["out_of_memory"]).tolist()
-    return {**state, **own, "hard_failures": in_a_row, "failed": failed}
+def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
+    """Compute how likely a batch size fails for another reason than its cost.
 
+    Returns:
+        (n,), the probability that it never converges, or never again; and (n,), that of a run to
+        fail if it ever does.
+    """
+    here = _count_failures(spec, state, hardware)
+    ever, converged = np.array(here["ever_converged"]), np.array(here["converged"])
+    failed = np.array(here["failed"])  # tries, like `converged`; some in fractions
+    tries = converged + failed
+    of_ever = PRIOR_FAILURES + np.where(ever, failed, 0).sum()
+    of_tries = PRIOR_FAILURES + PRIOR_SUCCESSES + np.where(ever, tries, 0).sum()
+    pooled = of_ever / of_tries
+    rate = (POOLED_TRIES * pooled + failed) / (POOLED_TRIES + tries)
 
-def infer_failures(spec: JobSpec, state: State, hardware: Hardware) -> tuple[Floats, Floats]:
-    """See `failure_model.failure_probabilities`."""
-    here = count_failures(spec, state, hardware)
-    return failure_probabilities(
-        spec.batch_sizes,
-        here["converged"],
-        here["failed"],
-        here["ever_converged"],
-        here["hard_failures"],
-    )
+    of_failures = of_successes = _neighbour_weights(tuple(spec.batch_sizes))
+    known = np.flatnonzero(ever)
+    if known.size:
+        index = np.arange(len(ever))
+        beyond = (index > known[-1])[None, :] & (index[:, None] > index)
+        beyond |= (index < known[0])[None, :] & (index[:, None] < index)
+        of_failures = np.where(beyond, 1.0, of_failures)
+    failures_near = of_failures @ np.where(ever, 0, failed)
+    successes_near = of_successes @ converged
+    scale = NEIGHBOUR_TRIES / np.maximum(failures_near + successes_near, NEIGHBOUR_TRIES)
+    failures = PRIOR_FAILURES + scale * failures_near
+    before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
+    bad_luck = pooled**failed
+    between = np.maximum.accumulate(ever) & np.maximum.accumulate(ever[::-1])[::-1]
+    before = np.where(between, np.minimum(before, PRIOR_NEVER_BETWEEN), before)
+    before = np.where(ever, PRIOR_NEVER_AGAIN, before)
+    in_a_row = np.array(here["hard_failures"])  # since the last try that converged
+    otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
+    bad_luck_in_a_row = np.maximum(otherwise, LEAST_RATE_IN_A_ROW) ** in_a_row
+    bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
+    never: Floats = before / (before + (1 - before) * bad_luck)
+    return never, np.where(ever, rate, pooled)
 
 
 def cost_bound(spec: JobSpec, state: State, hardware: Hardware) -> float:
@@ -174,5 +219,64 @@ def log_cost_bound(
 
 def find_alive(spec: JobSpec, state: State, hardware: Hardware) -> NDArray[np.bool_]:
     """(n,), whether a batch size was not given up."""
-    here = count_failures(spec, state, hardware)
-    return np.array([not reason for reason in why_given_up(spec, here)])
+    return np.array([not reason for reason in why_given_up(spec, state, hardware)])
+
+
+def why_given_up(spec: JobSpec, state: State, hardware: Hardware) -> list[str]:
+    """For each batch size, the result for which it was given up; empty if it was not.
+
+    One that has ever converged, on any hardware, is given up only for this hardware's memory: later
+    failures may be bad luck.
+    """
+    here = _count_failures(spec, state, hardware)
+    return [
+        "out_of_memory"
+        if exceeds_memory
+        else ""
+        if ever_converged
+        else str(failure)
+        if hard_failures >= FAILURES_TO_GIVE_UP
+        else ""
+        for ever_converged, exceeds_memory, hard_failures, failure in zip(
+            here["ever_converged"],
+            _exceeds_memory(spec, here),
+            here["hard_failures"],
+            here["failure"],
+            strict=True,
+        )
+    ]
+
+
+def _count_failures(spec: JobSpec, state: State, hardware: Hardware) -> State:
+    """The state with counts of failures: of all hardware, but out of memory of this one."""
+    own = hardware_state(spec, state, hardware)
+    in_a_row = [
+        failures + (out if ever else 0)
+        for failures, out, ever in zip(
+            state["hard_failures"],
+            own["out_of_memory_in_a_row"],
+            state["ever_converged"],
+            strict=True,
+        )
+    ]
+    failed = np.add(state["failed"], own["out_of_memory"]).tolist()
+    return {**state, **own, "hard_failures": in_a_row, "failed": failed}
+
+
+def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
+    """Whether a batch size is too large for the memory: none so large has trained.
+
+    Once may be bad luck: something else may have taken the memory.
+    """
+    tries = zip(spec.batch_sizes, state["out_of_memory"], strict=True)
+    beyond = accumulate(failures if size > state["fits"] else 0 for size, failures in tries)
+    return [failures >= OUT_OF_MEMORY_TO_GIVE_UP for failures in beyond]
+
+
+@lru_cache(maxsize=256)
+def _neighbour_weights(batch_sizes: tuple[int, ...]) -> Floats:
+    """(n, n), the weight of a try of the second batch size for the first; 0 for the same one."""
+    octave = np.log2(batch_sizes)
+    weights: Floats = 0.5 ** np.abs(octave[:, None] - octave)
+    np.fill_diagonal(weights, 0.0)
+    return weights
