@@ -13,8 +13,8 @@ from zeus_service.api.problems import set_up_errors
 from zeus_service.api.v1 import JobIdConverter, StrictJSON, v1
 from zeus_service.api.zeus_wire import zeus_wire
 from zeus_service.config import Config, load_config
-from zeus_service.db.engine import engine_options, set_up
 from zeus_service.db.migrate import MIGRATIONS, prepare
+from zeus_service.db.session import engine_options, set_up
 from zeus_service.db.tables import db
 from zeus_service.pages.routes import pages
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from zeus_service import __version__, create_app
 from zeus_service.config import load_config
 from zeus_service.db import migrate as database
-from zeus_service.db.engine import cause
+from zeus_service.db.session import cause
 from zeus_service.errors import OptimizerError, Unusable
 
 

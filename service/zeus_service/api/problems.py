@@ -10,7 +10,7 @@ from gunicorn.http.errors import ParseException
 from sqlalchemy import exc
 from werkzeug.exceptions import HTTPException
 
-from zeus_service.db.engine import cause
+from zeus_service.db.session import cause
 from zeus_service.errors import Contended, OptimizerError
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,8 @@
-"""Sessions: a use case is carried out whole, in one transaction, or not at all."""
+"""Sessions and the connections they use.
+
+A use case is carried out whole, in one transaction, or not at all. How connections are opened, set
+up and pooled depends on the database.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-import sqlalchemy as sa
 from flask import has_request_context, request
 from gevent import Timeout, monkey
-from sqlalchemy import exc
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, event, exc, select
 from sqlalchemy.orm import Session
 
 from zeus_service.db.clock import unix_now
-from zeus_service.db.engine import SQLITE_BUSY, error_code
 from zeus_service.db.tables import db
 from zeus_service.errors import Contended
 
@@ -28,6 +31,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
+
+POOL_SIZE = 16
+"""Database connections per process, at most; they are opened when they are needed."""
+
+BUSY_MS = 20
+"""How long SQLite waits for a locked file by itself. It blocks the whole worker meanwhile, so
+`use_case` waits for the rest."""
+
+SQLITE_BUSY = "SQLITE_BUSY"
+
+CONNECT_TIMEOUT = "connect_timeout"
+"""A parameter of both servers' drivers, in seconds. The URL's query wins."""
+
+_SESSION = {
+    # Timeouts release the locks of a host that died before its TCP connection times out.
+    "postgresql": "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'",
+    "mysql": "SET SESSION innodb_lock_wait_timeout = 10, SESSION wait_timeout = 600, "
+    "SESSION time_zone = '+00:00'",
+}
+
+_READ_ONLY = frozenset({"25006", 1290, 1836})
+"""Errors of a read-only server: another one has replaced it, or will."""
 
 DEADLINE_S = 15.0
 """Of a request: all that it waits for, and all attempts, end by then."""
@@ -122,12 +147,12 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
 
 def after_commit(session: Session, callback: Callable[[], object]) -> None:
     """Call a function once the session's transaction has committed; not if it rolls back."""
-    sa.event.listen(session, "after_commit", lambda _session: callback(), once=True)
+    event.listen(session, "after_commit", lambda _session: callback(), once=True)
 
 
 def now(session: Session) -> float:
     """Unix seconds by the database's clock, to compare with instants that are stored."""
-    return float(session.execute(sa.select(unix_now())).scalar_one())
+    return float(session.execute(select(unix_now())).scalar_one())
 
 
 @contextmanager
@@ -151,6 +176,55 @@ def time_limit(seconds: float) -> Iterator[None]:
             if error is not timeout:
                 raise  # of a block around this one
             raise exc.TimeoutError(f"the database did not answer within {seconds:g} s") from None
+
+
+def error_code(error: BaseException | None) -> object:
+    """PostgreSQL's SQLSTATE, MySQL's number, or `SQLITE_BUSY`."""
+    if getattr(error, "sqlite_errorname", "").startswith(SQLITE_BUSY):
+        return SQLITE_BUSY  # it has variants, such as SQLITE_BUSY_RECOVERY
+    first = next(iter(getattr(error, "args", ())), None)
+    # PyMySQL also has an SQLSTATE, but one for many numbers
+    return first if isinstance(first, int) else getattr(error, "sqlstate", None) or first
+
+
+def cause(error: Exception) -> str:
+    """The database's own message, in one line, without the statement."""
+    text = str(getattr(error, "orig", None) or f"{type(error).__name__}: {error}")
+    return " ".join(text.split())
+
+
+def engine_options(url: URL) -> dict[str, Any]:
+    """Options of `create_engine` for a database."""
+    # Reuse the most recently used connection: its server process has pages and plans cached.
+    pool = {"pool_size": POOL_SIZE, "max_overflow": 0, "pool_timeout": 10, "pool_use_lifo": True}
+    if url.get_backend_name() == "sqlite":
+        return pool
+    # Connections are replaced before a firewall has forgotten them.
+    return {
+        **pool,
+        "isolation_level": "READ COMMITTED",
+        "pool_recycle": 300,
+        "connect_args": {} if CONNECT_TIMEOUT in url.query else {CONNECT_TIMEOUT: 5},
+    }
+
+
+def set_up(engine: Engine) -> None:
+    """Register the listeners that set up each connection of an engine."""
+    if engine.dialect.name == "sqlite":
+        _set_up_sqlite(engine)
+        return
+    session = _SESSION[engine.dialect.name]
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(session)
+        connection.commit()
+
+    @event.listens_for(engine, "handle_error")
+    def replace_connections(context: ExceptionContext) -> None:
+        if error_code(context.original_exception) in _READ_ONLY:
+            context.is_disconnect = True  # new ones may reach the server that writes
 
 
 def _deadline() -> float:
@@ -183,3 +257,42 @@ def _turn(job_id: object, deadline: float) -> Iterator[None]:
         turn.release()
         # Let gevent wake the next one now: this client's next request may be here already.
         time.sleep(0)
+
+
+def _set_up_sqlite(engine: Engine) -> None:
+    """Let SQLAlchemy, not the driver, begin transactions, and reconnect if the file was replaced.
+
+    Connections stay open: when the last one is closed, SQLite writes its log back into the file.
+    """
+
+    @event.listens_for(engine, "do_connect")
+    def do_connect(_dialect: Any, record: Any, arguments: list[Any], options: Any) -> None:
+        record.info["file"] = _file(engine.url)
+        # A file that was removed is an error: connecting must not create an empty one.
+        arguments[0] = f"{Path(engine.url.database or '').absolute().as_uri()}?mode=rw"
+        options["uri"] = True
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "checkout")
+    def checkout(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _file(engine.url):
+            raise exc.DisconnectionError("the file was replaced")  # the pool opens a new connection
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get("read_only", False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _file(url: URL) -> tuple[int, ...] | None:
+    """The identity of the file at an SQLite URL, if it exists."""
+    try:
+        found = Path(url.database or "").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

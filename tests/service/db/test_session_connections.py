@@ -18,8 +18,7 @@ from sqlalchemy import exc, text
 from sqlalchemy.orm import Session
 from waiting import LIMIT_S, wait_until
 from zeus_service.db import jobs
-from zeus_service.db.engine import POOL_SIZE
-from zeus_service.db.session import transaction, use_case
+from zeus_service.db.session import POOL_SIZE, transaction, use_case
 from zeus_service.db.tables import db
 
 ROUNDS = 2

@@ -26,9 +26,8 @@ from service.test_seen_from_outside import metrics
 from service_fork import run_to_its_end
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S, wait_until
-from zeus_service.db.engine import POOL_SIZE
 from zeus_service.db.jobs import lock
-from zeus_service.db.session import DEADLINE_S, transaction
+from zeus_service.db.session import DEADLINE_S, POOL_SIZE, transaction
 
 
 def call(service: ServiceProcess, method: str, path: str, **more: Any) -> requests.Response:

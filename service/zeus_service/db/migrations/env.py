@@ -4,7 +4,6 @@ from alembic import context
 from flask import current_app
 from sqlalchemy import Connection, text
 
-from zeus_service.db.engine import set_up_sqlite_migration
 from zeus_service.db.tables import db
 
 LOCK = "zeus_service migrations"
@@ -15,7 +14,11 @@ def lock(connection: Connection) -> None:
     connection.detach()  # the pool must not reuse it
     match connection.dialect.name:
         case "sqlite":  # the transaction takes the write lock
-            set_up_sqlite_migration(connection)
+            cursor = connection.connection.cursor()
+            cursor.execute("PRAGMA busy_timeout = 30000")
+            # Altering a table means creating another and dropping the old one, which would delete
+            # the rows that refer to it. This cannot be set within the transaction.
+            cursor.execute("PRAGMA foreign_keys = OFF")
         case "postgresql":
             connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_lock(hashtext(:lock))"), {"lock": LOCK})
