@@ -2,7 +2,7 @@
 
 **The expectation** is the mean of the job's own runs of the default that converged, at the GPUs'
 default power limit (see `power.py`). If others were stopped early, those that converged are the
-cheaper ones: the mean is corrected by the share that was stopped (see `lognormal.py`). The error
+cheaper ones: the mean is corrected by the share that was stopped (see `Truncation`). The error
 follows from Student's t distribution of the logarithm. The noise is the deviation between runs with
 the same batch size, pooled over all batch sizes, because the default may have run only once. A weak
 prior, `PRIOR_DEGREES` deviations of size `PRIOR_NOISE`, stands in until a batch size has run again.
@@ -29,11 +29,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from zeus_service.bandit.spec import MAX_AMOUNT, JobSpec
-from zeus_service.savings import lognormal, power
-from zeus_service.savings.lognormal import Truncation
+from zeus_service.savings import power
 
 Ledger = dict[str, Any]
 """JSON value, see `ledger.new_ledger`. It grows with the batch sizes, not with the trials."""
@@ -52,6 +52,14 @@ to another: between V100 and P100, of the energies of recorded epochs; 0.09 of t
 SAME_LIMIT = 0.05
 """Relative difference between a batch size's mean power limits, in shares of the default limit, in
 eras that are compared."""
+WIDEST = 1.5
+"""Largest half-width of the logarithm's interval: an error is at most 3.5 times the mean."""
+LEAST_SHRINK = 0.05
+LARGEST_FACTOR = 20.0
+"""No correction exceeds it."""
+Z = 1.959964
+"""The normal distribution's 97.5 % quantile."""
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,59 @@ class Expected:
     time_s: float
     energy_error_j: float
     time_error_s: float
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Which part of a batch size's runs converged.
+
+    If runs whose cost exceeds a threshold are stopped, those that converge are a truncated sample
+    of a log-normal cost: cheaper, and more alike, than all runs. The share of runs that were
+    stopped says where the threshold lies, in standard deviations from the mean of all, and so what
+    to correct. Without that, intervals held the truth of about 70 instead of 95 of 100 noisy jobs
+    with the policy `zeus`.
+
+    Source: Johnson, Kotz and Balakrishnan, "Continuous univariate distributions", volume 1, 1994,
+    section 13.10.1.
+
+    Args:
+        share: The share that converged.
+        at: Where the others were stopped, in standard deviations from the mean of all runs.
+    """
+
+    share: float
+    at: float
+
+    @classmethod
+    def of_counts(cls, runs: int, stops: int) -> Truncation:
+        """Estimate the share; one run more that was not stopped stands in for what is unknown."""
+        if not stops:
+            return cls(1.0, math.inf)
+        share = (runs + 1) / (runs + stops + 1)
+        return cls(share, _NORMAL.inv_cdf(share))
+
+    @property
+    def below(self) -> float:
+        """By how many deviations the mean log cost of those that converged is too low."""
+        return 0.0 if self.share == 1 else _NORMAL.pdf(self.at) / self.share
+
+    @property
+    def above(self) -> float:
+        """By how many deviations the mean log cost of those that were stopped is higher."""
+        return _NORMAL.pdf(self.at) / (1 - self.share)
+
+    @property
+    def shrink(self) -> float:
+        """The variance of log costs of those that converged, over the variance of all."""
+        if self.share == 1:
+            return 1.0
+        return max(1 - self.below * (self.at + self.below), LEAST_SHRINK)
+
+    def factor(self, deviation: float) -> float:
+        """The mean cost of all runs, over the mean of those that converged."""
+        if self.share == 1:
+            return 1.0
+        return self.share / max(_NORMAL.cdf(self.at - deviation), self.share / LARGEST_FACTOR)
 
 
 def expectation(
@@ -120,6 +181,45 @@ def truncation(arm: Arm) -> Truncation:
     return Truncation.of_counts(arm["runs"], arm["stops"])
 
 
+def relative_error(deviation: float, degrees: float) -> float:
+    """Half the width of a mean's 95 % interval, relative to the mean.
+
+    The interval is as wide on both sides as the interval of the logarithm is above.
+
+    Args:
+        deviation: Estimated standard deviation of the logarithm of the mean.
+        degrees: Degrees of freedom of this estimate.
+    """
+    return math.expm1(min(t_quantile(degrees) * deviation, WIDEST))
+
+
+def normal_score(t: float, degrees: float) -> float:
+    """The normal quantile of the probability that Student's distribution gives `t`.
+
+    Between -6 and 6 it is exact to within 3 % for 1.5 degrees of freedom, and 1 % for 5 or more.
+
+    Source: Wallace, "Bounds on normal approximations to Student's and the chi-square
+    distributions", Annals of Mathematical Statistics 30, 1959.
+    """
+    n = degrees
+    score = (8 * n + 1) / (8 * n + 3) * math.sqrt(n * math.log1p(t**2 / n))
+    return math.copysign(score, t)
+
+
+def t_quantile(degrees: float) -> float:
+    """Student's 97.5 % quantile, to within 3 % for 2 degrees of freedom and 0.1 % for 5 or more.
+
+    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.5.
+    """
+    z, n = Z, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
 def _from_runs(spec: JobSpec, ledger: Ledger, profile: power.Profile) -> Expected:
     """The mean of the default's runs, of which at least one has converged."""
     arm = ledger["arms"][str(spec.default_batch_size)]
@@ -130,7 +230,7 @@ def _from_runs(spec: JobSpec, ledger: Ledger, profile: power.Profile) -> Expecte
     ratios = power.ratio(profile, arm["limit_w"], ledger["default_limit_w"])
     mean = [factor * ratio * each for ratio, each in zip(ratios, arm["mean"], strict=True)]
     root = math.sqrt(arm["runs"])
-    relative = [lognormal.relative_error(each / root, degrees) for each in deviations[:2]]
+    relative = [relative_error(each / root, degrees) for each in deviations[:2]]
     return _expected(mean, [part * each for part, each in zip(relative, mean, strict=True)])
 
 
@@ -168,7 +268,7 @@ def _carried_over(spec: JobSpec, ledger: Ledger, change_noise: float) -> Expecte
         factor = math.exp(sum(weights[size] * each for size, each in changes.items()) / total)
         deviation = math.hypot(deviations[index] / math.sqrt(total), change_noise * octaves)
         mean.append(then * factor)
-        of_change = lognormal.relative_error(deviation, degrees)
+        of_change = relative_error(deviation, degrees)
         error.append(factor * math.hypot(then_error, then * of_change))
     return _expected(mean, error)
 

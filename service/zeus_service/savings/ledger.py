@@ -38,10 +38,10 @@ from zeus_service.savings.expected import (
     Ledger,
     expectation,
     noise,
+    normal_score,
     pooled,
     truncation,
 )
-from zeus_service.savings.lognormal import normal_score
 from zeus_service.savings.power import Profiles
 
 DRIFT_ALLOWANCE = 0.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from zeus_service.savings.lognormal import normal_score, relative_error, t_quantile
+from zeus_service.savings.expected import normal_score, relative_error, t_quantile
 
 
 @pytest.mark.parametrize(("degrees", "wanted"), [(2, 4.303), (5, 2.571), (20, 2.086), (1e6, 1.960)])
