@@ -36,6 +36,7 @@ from zeus_service.db.migrate import check_revision
 from zeus_service.db.session import time_limit, use_case
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import Contended, Unusable
+from zeus_service.savings.report import Amounts
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class _Database(Collector):
         up = ("zeus_bso_database_up", "1 if the database can be reached, else 0.")
         try:
             with time_limit(_SCRAPE_S):
-                jobs, running, total = _read()
+                jobs, running, amounts = _read()
         except (SQLAlchemyError, Contended):
             yield GaugeMetricFamily(*up, 0)
             return
@@ -167,7 +168,7 @@ class _Database(Collector):
         yield GaugeMetricFamily("zeus_bso_jobs", "Jobs registered.", jobs)
         alive = "Trials that have not ended, and whose lease has not expired."
         yield GaugeMetricFamily("zeus_bso_trials_running", alive, running)
-        yield from _saved(total)
+        yield from _saved(amounts)
         config = current_config()
         for name, setting, value in (
             ("zeus_bso_price_per_kwh", "ZEUS_BSO_PRICE_PER_KWH", config.price_per_kwh),
@@ -181,12 +182,12 @@ class _Database(Collector):
                 yield GaugeMetricFamily(name, f"The setting {setting}.", value)
 
 
-def _saved(total: savings.Total) -> Iterator[GaugeMetricFamily]:
+def _saved(amounts: Amounts) -> Iterator[GaugeMetricFamily]:
     """What was saved, and the bounds of its 95 % interval."""
     for unit, (name, what) in _SAVED.items():
         for end, bound in _BOUNDS.items():
             what_it_is = f"{what} saved compared with the default batch sizes{bound}."
-            value = getattr(getattr(total.saved, name), end.strip("_") or "estimate")
+            value = getattr(getattr(amounts, name), end.strip("_") or "estimate")
             yield GaugeMetricFamily(f"zeus_bso_saved_{unit}{end}", what_it_is, value)
 
 
@@ -199,9 +200,9 @@ _BOUNDS = {
 
 
 @use_case(read_only=True)
-def _read(session: Session) -> tuple[int, int, savings.Total]:
-    jobs = session.scalar(select(func.count()).select_from(Job).where(Job.job_id.is_not(None)))
+def _read(session: Session) -> tuple[int, int, Amounts]:
     has_lease = Trial.lease_expires_at >= unix_now()
     running = select(func.count()).select_from(Trial).join(Job, Job.key == Trial.job_key)
     running = running.where(Job.job_id.is_not(None), Trial.outcome.is_(None), has_lease)
-    return jobs or 0, session.scalar(running) or 0, savings.total(session)
+    total, amounts = savings.total(session)
+    return total.jobs, session.scalar(running) or 0, amounts

@@ -171,14 +171,14 @@ def all_savings(session: Session, *, weeks: int = WEEKS) -> Savings:
         session: In a transaction.
         weeks: How many weeks, the current one included. Without any, it takes no pass over trials.
     """
-    total = savings.total(session)
+    total, amounts = savings.total(session)
     return Savings(
         jobs=total.jobs,
         unknown=total.jobs - total.known,
         since=total.since,
         spent_energy_j=total.spent_energy_j,
-        estimated=total.estimated,
-        saved=_amounts(total.saved),
+        estimated=total.estimated > 0,
+        saved=_amounts(amounts),
         weeks=[
             SavedInWeek(
                 week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",

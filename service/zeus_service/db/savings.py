@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Select, case, func, select
+from sqlalchemy import Row, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import Hardware, JobSpec
@@ -22,27 +22,6 @@ from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era, record, with_spending_of
 from zeus_service.savings.power import Profiles
 from zeus_service.savings.report import Amounts, Estimate, saved
-
-
-@dataclass(frozen=True)
-class Total:
-    """What all jobs have saved.
-
-    Args:
-        jobs: All jobs.
-        known: Jobs for which it is known.
-        estimated: Whether any meter of those estimates.
-        since: Unix seconds at which the first of those was registered; None without any.
-        spent_energy_j: Joules that those have spent, in the eras that count.
-        saved: By those.
-    """
-
-    jobs: int
-    known: int
-    estimated: bool
-    since: float | None
-    spent_energy_j: float
-    saved: Amounts
 
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -106,23 +85,30 @@ def load_eras(session: Session, job: Job) -> list[Era]:
     return [_era(row) for row in session.scalars(_eras(job))]
 
 
-def total(session: Session) -> Total:
-    """Sum what all jobs have saved; the errors of jobs are independent."""
+def total(session: Session) -> tuple[Row[Any], Amounts]:
+    """Sum what all jobs have saved; the errors of jobs are independent.
+
+    Returns:
+        A row, and what was saved. The row has the number of `jobs`, and how many of them have
+        `known` savings. Of those, it has `since`, Unix seconds at which the first was registered
+        (None without any); `spent_energy_j`, the joules that they have spent in the eras that
+        count; and how many have an `estimated` part.
+    """
     columns = [getattr(Job, name) for name in _SAVED]
     means = [func.coalesce(func.sum(column), 0.0) for column in columns[::2]]
     squares = [func.coalesce(func.sum(column * column), 0.0) for column in columns[1::2]]
     is_known = Job.saved_energy_j.is_not(None)
     query = select(
-        func.count(),
-        func.count(Job.saved_energy_j),
-        func.min(case((is_known, Job.created_at))),
-        func.coalesce(func.sum(Job.spent_energy_j), 0.0),
-        func.count(case((is_known & Job.estimated, 1))),
+        func.count().label("jobs"),
+        func.count(Job.saved_energy_j).label("known"),
+        func.min(case((is_known, Job.created_at))).label("since"),
+        func.coalesce(func.sum(Job.spent_energy_j), 0.0).label("spent_energy_j"),
+        func.count(case((is_known & Job.estimated, 1))).label("estimated"),
         *means,
         *squares,
     ).where(Job.job_id.is_not(None))
-    jobs, known, since, spent_energy_j, estimated, *amounts = session.execute(query).one()
-    return Total(jobs, known, estimated > 0, since, spent_energy_j, _saved(*_halves(amounts)))
+    row = session.execute(query).one()
+    return row, _saved(*_halves(row[-2 * len(_QUANTITIES) :]))
 
 
 def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
