@@ -55,7 +55,7 @@ def cases(file: Path, policies: Sequence[str], seeds: Sequence[int]) -> list[Cas
 
 
 def read(file: Path) -> dict[str, Runs]:
-    """Read the runs of each model; raise a `SimulationError` if the file is invalid."""
+    """Read the runs of each model; raise `Unusable` if the file is invalid."""
     models: dict[str, Runs] = {}
     for row in read_rows(file, _Run):
         models.setdefault(row.benchmark, {}).setdefault(row.batch_size, []).append(row.to_target)

@@ -11,9 +11,16 @@ from rich.console import Console
 from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation import SimulationError, first_error, recordings, result_tables
+from zeus_service.errors import Unusable
+from zeus_service.simulation import recordings, result_tables
 from zeus_service.simulation.experiment import Experiment, run_all
-from zeus_service.simulation.recordings import RECIPES, Recipe, Submission, read_groups
+from zeus_service.simulation.recordings import (
+    RECIPES,
+    Recipe,
+    Submission,
+    first_error,
+    read_groups,
+)
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
 
@@ -157,7 +164,7 @@ def simulate(
             for seed in range(seeds)
         ]
     except ValidationError as error:
-        raise SimulationError(first_error(error)) from error
+        raise Unusable(first_error(error)) from error
     console = Console(stderr=True)
     progress = track(
         run_all(experiments, jobs, dask),
@@ -183,7 +190,7 @@ def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -
         for recipe in recipes or recordings.paper_recipes(directory, gpu)
     ]
     if not workloads:
-        raise SimulationError(
+        raise Unusable(
             f"{directory} contains no workload of the Zeus paper; describe yours with --recipe"
         )
     return workloads
@@ -210,5 +217,5 @@ def _overlapping(
     ]
     if not replays:
         known = ", ".join(sorted({group.dataset for group in groups}))
-        raise SimulationError(f"{cluster}: no group trains these workloads; name one of {known}")
+        raise Unusable(f"{cluster}: no group trains these workloads; name one of {known}")
     return replays

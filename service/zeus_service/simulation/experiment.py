@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zeus_service.bandit.spec import JobSpec
-from zeus_service.simulation import SimulationError
+from zeus_service.errors import Unusable
 from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.replay import MAX_TRIES, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
@@ -132,12 +132,12 @@ def _dask(scheduler: str) -> Iterator[Executor]:
     try:
         import distributed
     except ImportError as error:
-        raise SimulationError("--dask needs Dask: pip install './service[dask]'") from error
+        raise Unusable("--dask needs Dask: pip install './service[dask]'") from error
     try:
         distributed.comm.get_address_host_port(scheduler)  # Client hangs on a malformed one
         client = distributed.Client(scheduler, timeout=5, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise SimulationError(f"no Dask scheduler at '{scheduler}': {error}") from error
+        raise Unusable(f"no Dask scheduler at '{scheduler}': {error}") from error
     with client, client.get_executor() as pool:
         yield pool
 

@@ -7,7 +7,7 @@ the two: it was not measured on that GPU, or does not fit its memory.
 Submissions are the groups of recurring jobs in Alibaba's cluster trace, as `.csv` or `.csv.xz`:
 `group,start_time,end_time,dataset,runtime_ratio`.
 
-Missing or invalid files raise `SimulationError`.
+Missing or invalid files raise `Unusable`.
 """
 
 import csv
@@ -22,7 +22,7 @@ import click
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, ValidationError
 
 from zeus_service.bandit.spec import MAX_AMOUNT
-from zeus_service.simulation import SimulationError, first_error
+from zeus_service.errors import Unusable
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 _TRAIN, _POWER = "summary_train.csv", "summary_power_"
@@ -43,7 +43,7 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
     """Read a CSV file with a header, which is row 1; `.xz` is decompressed.
 
     Raises:
-        SimulationError: The file cannot be read, or a row is invalid.
+        Unusable: The file cannot be read, or a row is invalid.
     """
     open_text: Callable[..., TextIO] = lzma.open if path.suffix == ".xz" else open
     try:
@@ -51,9 +51,16 @@ def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
             reader = csv.DictReader(file, strict=True)
             return [model.model_validate(values) for values in reader]
     except ValidationError as error:
-        raise SimulationError(f"{path}, row {reader.line_num}, {first_error(error)}") from error
+        raise Unusable(f"{path}, row {reader.line_num}, {first_error(error)}") from error
     except (OSError, EOFError, lzma.LZMAError, UnicodeError, csv.Error) as error:
-        raise SimulationError(f"{path}: cannot be read as CSV: {error}") from error
+        raise Unusable(f"{path}: cannot be read as CSV: {error}") from error
+
+
+def first_error(error: ValidationError) -> str:
+    """The first invalid field, what is wrong with it, and its value."""
+    wrong = error.errors()[0]
+    name = ".".join(map(str, wrong["loc"]))
+    return f"{name}: {wrong['msg']} ({wrong['input']!r:.60})"
 
 
 class Recipe(NamedTuple):
@@ -118,7 +125,7 @@ def gpus(directory: Path) -> list[str]:
     """The GPUs whose power data a directory contains, at least one."""
     names = sorted(path.stem.removeprefix(_POWER) for path in directory.glob(f"{_POWER}*.csv"))
     if not names:
-        raise SimulationError(
+        raise Unusable(
             f"{directory}: no file {_POWER}GPU.csv here; name the directory of the recorded runs"
         )
     return names
@@ -150,7 +157,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
     default = min(recipe.default_batch_size, max(epochs, default=recipe.default_batch_size))
     for path, found in ((train, runs), (power, epochs)):
         if default not in found:
-            raise SimulationError(
+            raise Unusable(
                 f"{'/'.join(recipe[:3])} with the target {recipe.target_metric:g}: {path} has the "
                 f"batch sizes {sorted(found)}, not the default {default}"
             )
@@ -169,7 +176,7 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
         max_power_w=max(row.power_limit for row in measured),
     )
     if math.isinf(workload.expected_cost(workload.oracle(0.5), 0.5)):
-        raise SimulationError(
+        raise Unusable(
             f"{train}: no run of {recipe.dataset} with the batch sizes {sizes} reaches the target "
             f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; allow more epochs"
         )
@@ -207,7 +214,7 @@ class _Submission(Row):
 
 
 def read_groups(path: Path) -> list[Group]:
-    """Read a file of submissions; raise a `SimulationError` if it is invalid."""
+    """Read a file of submissions; raise `Unusable` if it is invalid."""
     groups: dict[tuple[str, str], list[Submission]] = {}
     for row in read_rows(path, _Submission):
         submission = Submission(row.start_time, row.end_time, row.runtime_ratio)

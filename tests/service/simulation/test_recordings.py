@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from service.simulation import recorded
 from service.simulation.recorded import POWER, RECIPE, TRAIN
-from zeus_service.simulation import SimulationError, recordings
+from zeus_service.errors import Unusable
+from zeus_service.simulation import recordings
 from zeus_service.simulation.recordings import Group, Submission
 
 
@@ -23,7 +24,7 @@ def without(path: Path, start: str) -> None:
 
 
 def the_error(directory: Path, gpu: str = "tiny", recipe: recordings.Recipe = RECIPE) -> str:
-    with pytest.raises(SimulationError) as caught:
+    with pytest.raises(Unusable) as caught:
         recordings.read(directory, gpu, recipe)
     return str(caught.value)
 
@@ -175,6 +176,6 @@ def test_an_invalid_file_is_reported(
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SimulationError) as caught:
+    with pytest.raises(Unusable) as caught:
         recordings.read_groups(path)
     assert str(caught.value).startswith(f"{path}{message}")
