@@ -298,17 +298,6 @@ def list_jobs(
 
 
 @use_case(read_only=True)
-def get_trial(session: Session, job_id: str, trial_number: int) -> Trial:
-    """Return a trial."""
-    query = select(Trial).join(Job, Job.key == Trial.job_key)
-    query = query.where(Job.job_id == job_id, Trial.trial_number == trial_number)
-    trial = session.scalars(query).one_or_none()
-    if trial is None:
-        raise jobs.unknown_trial(job_id, trial_number)
-    return trial
-
-
-@use_case(read_only=True)
 def list_trials(session: Session, job_id: str, *, after: int = 0, limit: int = 100) -> list[Trial]:
     """Return a job's trials with a number greater than `after`, ordered by number."""
     job = jobs.get(session, job_id)

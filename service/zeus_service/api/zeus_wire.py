@@ -65,7 +65,7 @@ from zeus_service.bandit.spec import (
     PositiveAmount,
     PositiveCount,
 )
-from zeus_service.db import tables
+from zeus_service.db import queries, tables
 
 N = TypeVar("N", "ZeusJob", "NamedJob", "NamedTrial", "ZeusReport")
 
@@ -251,7 +251,7 @@ def delete_job() -> ResponseReturnValue:
 
 
 def _find_trial(given: NamedTrial) -> tables.Trial:
-    trial = optimizer.get_trial(given.job_id, given.trial_number)
+    trial = queries.get_trial(given.job_id, given.trial_number)[0]
     if trial.batch_size != given.batch_size:
         raise errors.NotFound(
             f"trial {given.trial_number} of job {given.job_id!r} was started with batch size "

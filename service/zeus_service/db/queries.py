@@ -17,10 +17,11 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
+from zeus_service.db import jobs
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Secret, Trial
-from zeus_service.errors import NotFound, unknown_job
+from zeus_service.errors import unknown_job
 
 PAGE_SIZE = 50
 """Rows on a page of jobs, trials or reports."""
@@ -258,7 +259,7 @@ def get_trial(session: Session, job_id: str, trial_number: int) -> Row[Trial, bo
     query = select(Trial, _HAS_LEASE).where(_in_job(Trial, job_id), _number == trial_number)
     row = session.execute(query).one_or_none()
     if row is None:
-        raise NotFound(f"job {job_id!r} has no trial {trial_number}")
+        raise jobs.unknown_trial(job_id, trial_number)
     return row
 
 

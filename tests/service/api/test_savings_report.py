@@ -18,7 +18,7 @@ from zeus_service import maintenance, optimizer
 from zeus_service.api import savings_report as savings
 from zeus_service.api.savings_report import Savings
 from zeus_service.config import Config
-from zeus_service.db import power_profiles
+from zeus_service.db import power_profiles, queries
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Trial
 from zeus_service.pages import figures
@@ -229,7 +229,7 @@ def test_a_power_profile_counts_for_the_runs_below_the_default_limit(app: Flask)
     number = start()
     report(number, 50.0, power_limit_w=300.0, default_power_limit_w=300.0)
     report(number, 100.0, sequence=2, power_limit_w=100.0, default_power_limit_w=300.0)
-    assert optimizer.get_trial("job", number).power_limit_w == pytest.approx(200.0)
+    assert queries.get_trial("job", number)[0].power_limit_w == pytest.approx(200.0)
     found = savings.job_savings("job")
     assert found.hardware[0].expected is not None
     # The two runs took 110 J at 250 W in the mean; a batch takes 30 J instead of 27.5 J at 300 W.
@@ -261,15 +261,15 @@ def test_a_revival_takes_back_what_the_trial_had_spent_from_its_own_era(app: Fla
         converge(energy_j)
     report(revived := start(), 40.0)
     end(revived)
-    while optimizer.get_trial("job", (last := converge(300.0))).era == 1:
+    while queries.get_trial("job", (last := converge(300.0)))[0].era == 1:
         pass  # until the job counts as changed
     before = savings.job_savings("job")
     assert before.saved is not None
     report(revived, 41.0, sequence=3)
     after = savings.job_savings("job")
     assert after.spent.energy_j == pytest.approx(before.spent.energy_j + 1.0)
-    assert optimizer.get_trial("job", last).era == 2
-    assert optimizer.get_trial("job", revived).era == 2
+    assert queries.get_trial("job", last)[0].era == 2
+    assert queries.get_trial("job", revived)[0].era == 2
     assert after.recurrences == before.recurrences + 1
     assert maintenance.rebuild("job")
 

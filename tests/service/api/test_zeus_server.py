@@ -20,6 +20,7 @@ from zeus_service import optimizer
 from zeus_service.bandit import zeus
 from zeus_service.bandit.fold import passed_over
 from zeus_service.bandit.policy import Moments
+from zeus_service.db import queries
 
 numbers = itertools.count()
 
@@ -82,7 +83,7 @@ class Both:
         trial: dict[str, Any] = response.get_json()
         theirs = self.theirs.start(self.job_id)
         self.their_trials[trial["trial_number"]] = theirs
-        explores = optimizer.get_trial(self.job_id, trial["trial_number"]).why == "explore"
+        explores = queries.get_trial(self.job_id, trial["trial_number"])[0].why == "explore"
         assert explores == self.theirs.explores(theirs)
         assert trial == (theirs if explores else {**theirs, "batch_size": trial["batch_size"]})
         return trial

@@ -9,7 +9,7 @@ from service.db.test_power_profiles import profile
 from service.jobs import let_leases_expire, register, report
 from sqlalchemy import select
 from zeus_service import maintenance, optimizer
-from zeus_service.db import power_profiles
+from zeus_service.db import power_profiles, queries
 from zeus_service.db.clock import unix_now
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import db
@@ -23,7 +23,7 @@ def at(skew_s: float, monkeypatch: pytest.MonkeyPatch, time_now: Any = time.time
 def lease_left_s(trial_number: int) -> float:
     with transaction(read_only=True) as session:
         now = float(session.execute(select(unix_now())).scalar_one())
-    return optimizer.get_trial("job", trial_number).lease_expires_at - now
+    return queries.get_trial("job", trial_number)[0].lease_expires_at - now
 
 
 def test_a_replica_whose_clock_is_wrong_loses_no_trial_and_keeps_none(

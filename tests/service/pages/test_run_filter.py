@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service.jobs import register, report
 from zeus_service import optimizer
+from zeus_service.db import queries
 from zeus_service.pages.run_filter import EXAMPLE, parse
 
 
@@ -41,7 +42,7 @@ def test_the_page_lists_the_runs_that_all_words_fit(client: FlaskClient) -> None
     assert listed("cost>400J outcome:running") == []
     assert listed("outcome:converged since:2020-01-01") == [3, 2, 1]
     assert listed("since:9999-01-01") == []
-    assert listed(f"batch_size:{optimizer.get_trial('job', 4).batch_size} outcome:running") == [4]
+    assert listed(f"batch_size:{queries.get_trial('job', 4)[0].batch_size} outcome:running") == [4]
     assert "Ignored" not in client.get("/job/job", query_string={"q": EXAMPLE}).text
     page = client.get("/job/job?q=cheap").text
     assert "Ignored cheap: not a filter. Use filters such as cost&gt;2.5kWh" in page
