@@ -6,7 +6,6 @@ transactions, with pauses in which others get their turn. Each may be interrupte
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
 from zeus_service.db.replay import Replay
 from zeus_service.db.session import now, use_case
-from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial, db
+from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial
 from zeus_service.errors import Contended, JobBusy
 from zeus_service.savings.power import Profiles
 
@@ -60,7 +59,6 @@ def prune(*, older_than_s: float) -> Dropped:
             after = numbers[-1]
     while (count := _paced(_sweep)) is not None:
         dropped.rows += count
-    give_space_back()
     return dropped
 
 
@@ -101,13 +99,6 @@ def rebuild(job_id: str) -> bool:
         same = _store(job_id, job, spec, Replay(spec, rows, profiles))
         if same is not None:
             return same
-
-
-def give_space_back() -> None:
-    """Write SQLite's log back into its file, which then shrinks."""
-    if db.engine.dialect.name == "sqlite":
-        with contextlib.closing(db.engine.raw_connection()) as connection:
-            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 _now = use_case(read_only=True)(now)
