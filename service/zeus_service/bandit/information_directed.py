@@ -52,13 +52,13 @@ from zeus_service.bandit.cost_model import (
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
-    cost_bound,
     epoch_costs,
     failure_probabilities,
     find_alive,
     hardware_state,
     infer_costs,
     information_gain,
+    log_cost_bound,
     new_hardware,
     why_given_up,
 )
@@ -172,7 +172,11 @@ class InformationDirectedPolicy:
 
     def cost_bound(self, spec: JobSpec, state: State, hardware: Hardware) -> float:
         """`beta_knob` times the estimated cost of the best batch size, with room for its noise."""
-        return cost_bound(spec, state, hardware)
+        posterior = infer_costs(spec, state, hardware)
+        if posterior is None:
+            return math.inf
+        log_bound = log_cost_bound(spec, state, hardware, posterior)
+        return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The lowest expected cost, retries included, among those that have converged."""

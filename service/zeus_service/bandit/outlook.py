@@ -190,19 +190,10 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     return never, np.where(ever, rate, pooled)
 
 
-def cost_bound(spec: JobSpec, state: State, hardware: Hardware) -> float:
-    """The early-stopping threshold in joules; infinite if there is none."""
-    posterior = infer_costs(spec, state, hardware)
-    if posterior is None:
-        return math.inf
-    log_bound = log_cost_bound(spec, state, hardware, posterior)
-    return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
-
-
 def log_cost_bound(
     spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
 ) -> float:
-    """The logarithm of `cost_bound`."""
+    """The logarithm of the early-stopping threshold in joules; infinite if there is none."""
     if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
     known = posterior.has_converged & find_alive(spec, state, hardware)
