@@ -67,11 +67,6 @@ class Observation:
     epochs: int
     hardware: Hardware
 
-    @property
-    def epoch_cost(self) -> float | None:
-        """Mean cost of an epoch in joules; None if the trial has not reported any."""
-        return self.cost / self.epochs if self.epochs else None
-
 
 @dataclass(frozen=True)
 class ArmEstimate:
