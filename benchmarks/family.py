@@ -23,7 +23,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from zeus_service.simulation.recordings import Submission
+from zeus_service.simulation.replay import Submission
 from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 CHOSEN_ON = range(1000)

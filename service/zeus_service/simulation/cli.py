@@ -1,9 +1,8 @@
 """`zeus-service simulate`."""
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import click
 from pydantic import ValidationError
@@ -17,9 +16,7 @@ from zeus_service.simulation.experiment import Experiment, run_all
 from zeus_service.simulation.recordings import (
     RECIPES,
     Recipe,
-    Submission,
     first_error,
-    read_groups,
 )
 from zeus_service.simulation.synthetic_workloads import drifting_workload, synthetic_workload
 from zeus_service.simulation.workload import Workload
@@ -96,13 +93,6 @@ _POLICY = click.Choice(list(POLICIES))
     help="Learn the target from the first recurrences, which train past it.",
 )
 @click.option(
-    "--cluster",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Overlapping submissions: a .csv or .csv.xz with the columns group, start_time, end_time, "
-    "dataset, runtime_ratio.",
-)
-@click.option(
     "--csv",
     "table",
     type=click.File("a", encoding="utf-8"),  # opened before the replays, emptied after them
@@ -126,7 +116,6 @@ def simulate(
     seeds: int,
     recurrences: int | None,
     learn_target: bool,
-    cluster: Path | None,
     table: TextIO | None,
     jobs: int,
     dask: str | None,
@@ -146,20 +135,14 @@ def simulate(
     elif not workloads:
         workloads = [synthetic_workload(number) for number in range(3)]
     target = {"target_metric": None} if learn_target else {}
-    if cluster is None:
-        replays = [_Replay(workload, recurrences or workload.horizon) for workload in workloads]
-    else:
-        replays = _overlapping(cluster, workloads, recurrences)
     try:
         experiments = [
             Experiment(
-                replay.workload,
-                replay.workload.spec(
-                    policy=policy, seed=(replay.first_seed + seed) % 2**32, **knobs, **target
-                ),
-                replay.submissions,
+                workload,
+                workload.spec(policy=policy, seed=seed, **knobs, **target),
+                recurrences or workload.horizon,
             )
-            for replay in replays
+            for workload in workloads
             for policy in dict.fromkeys(policies or POLICIES)
             for seed in range(seeds)
         ]
@@ -194,28 +177,3 @@ def _recorded(directory: Path, gpus: Sequence[str], recipes: Sequence[Recipe]) -
             f"{directory} contains no workload of the Zeus paper; describe yours with --recipe"
         )
     return workloads
-
-
-class _Replay(NamedTuple):
-    """What is replayed with each policy and seed."""
-
-    workload: Workload
-    submissions: int | Sequence[Submission]
-    first_seed: int = 0
-
-
-def _overlapping(
-    cluster: Path, workloads: Sequence[Workload], recurrences: int | None
-) -> list[_Replay]:
-    """Each group of a cluster that trains one of the workloads."""
-    groups = read_groups(cluster)
-    replays = [
-        _Replay(workload, group.submissions[:recurrences], zlib.adler32(group.name.encode()))
-        for workload in workloads
-        for group in groups
-        if group.dataset == workload.name
-    ]
-    if not replays:
-        known = ", ".join(sorted({group.dataset for group in groups}))
-        raise Unusable(f"{cluster}: no group trains these workloads; name one of {known}")
-    return replays

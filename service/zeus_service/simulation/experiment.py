@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import Unusable
-from zeus_service.simulation.recordings import Submission
-from zeus_service.simulation.replay import MAX_TRIES, replay
+from zeus_service.simulation.replay import MAX_TRIES, Submission, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.workload import Workload
 

@@ -1,22 +1,16 @@
-"""Recordings in the formats published with Zeus (NSDI 2023): runs, and a cluster's submissions.
+"""Recorded runs, in the format published with Zeus (NSDI 2023).
 
-Of runs, `summary_train.csv` has one row per run and target metric, `summary_power_{gpu}.csv` one
-per batch size and power limit. As the authors do, this leaves out a batch size that has only one of
-the two: it was not measured on that GPU, or does not fit its memory.
-
-Submissions are the groups of recurring jobs in Alibaba's cluster trace, as `.csv` or `.csv.xz`:
-`group,start_time,end_time,dataset,runtime_ratio`.
+`summary_train.csv` has one row per run and target metric, `summary_power_{gpu}.csv` one per batch
+size and power limit. As the authors do, this leaves out a batch size that has only one of the two:
+it was not measured on that GPU, or does not fit its memory.
 
 Missing or invalid files raise `Unusable`.
 """
 
 import csv
-import lzma
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, ValidationError
@@ -40,19 +34,18 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 def read_rows(path: Path, model: type[AnyRow]) -> list[AnyRow]:
-    """Read a CSV file with a header, which is row 1; `.xz` is decompressed.
+    """Read a CSV file with a header, which is row 1.
 
     Raises:
         Unusable: The file cannot be read, or a row is invalid.
     """
-    open_text: Callable[..., TextIO] = lzma.open if path.suffix == ".xz" else open
     try:
-        with open_text(path, "rt", encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             return [model.model_validate(values) for values in reader]
     except ValidationError as error:
         raise Unusable(f"{path}, row {reader.line_num}, {first_error(error)}") from error
-    except (OSError, EOFError, lzma.LZMAError, UnicodeError, csv.Error) as error:
+    except (OSError, UnicodeError, csv.Error) as error:
         raise Unusable(f"{path}: cannot be read as CSV: {error}") from error
 
 
@@ -181,45 +174,3 @@ def read(directory: Path, gpu: str, recipe: Recipe) -> Workload:
             f"of {recipe.target_metric:g} within {recipe.max_epochs} epochs; allow more epochs"
         )
     return workload
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One recurrence of a job, which starts and ends at these times in seconds.
-
-    Args:
-        runtime_ratio: How long it takes, in relation to the mean of its dataset.
-    """
-
-    start_s: float
-    end_s: float
-    runtime_ratio: float
-
-
-@dataclass(frozen=True)
-class Group:
-    """A recurring job: all its submissions, in the order in which they start."""
-
-    name: str
-    dataset: str
-    submissions: tuple[Submission, ...]
-
-
-class _Submission(Row):
-    group: str
-    start_time: FiniteFloat
-    end_time: FiniteFloat
-    dataset: str
-    runtime_ratio: PositiveAmount
-
-
-def read_groups(path: Path) -> list[Group]:
-    """Read a file of submissions; raise `Unusable` if it is invalid."""
-    groups: dict[tuple[str, str], list[Submission]] = {}
-    for row in read_rows(path, _Submission):
-        submission = Submission(row.start_time, row.end_time, row.runtime_ratio)
-        groups.setdefault((row.group, row.dataset), []).append(submission)
-    return [
-        Group(name, dataset, tuple(sorted(submissions, key=lambda each: each.start_s)))
-        for (name, dataset), submissions in groups.items()
-    ]

@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,16 +12,27 @@ from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.policy import NoBatchSizeLeft, Observation, always_granted
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import Hardware, JobSpec
-from zeus_service.simulation.recordings import Submission
 from zeus_service.simulation.simulated_run import SimulatedTrial, StartedTrial, TrialRunner
 from zeus_service.simulation.workload import Workload
 
 MAX_TRIES = 20
 """Runs of one recurrence, which is given up when all have failed."""
 
-
 PATIENCE = 5
 """Epochs that a baseline trains on after it has reached the target, if `max_epochs` allows."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One recurrence of a job, which starts and ends at these times in seconds.
+
+    Args:
+        runtime_ratio: How long it takes, in relation to the mean of its dataset.
+    """
+
+    start_s: float
+    end_s: float
+    runtime_ratio: float
 
 
 class SimulatedJob:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import lzma
 import os
 import subprocess
 import sys
@@ -106,31 +105,6 @@ def test_a_learned_target_costs_baselines(tmp_path: Path) -> None:
     assert all(learned > given for given, learned in zip(*energies, strict=True))
 
 
-def test_a_recorded_cluster_is_replayed(traces: Path, tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv.xz"
-    rows = [
-        f"{group},{start},{start + 50},letters,1.0"
-        for group in ("a", "b")
-        for start in range(0, 400, 20)
-    ]
-    header = "group,start_time,end_time,dataset,runtime_ratio"
-    path.write_bytes(lzma.compress("\n".join([header, *rows]).encode()))
-    table = tmp_path / "table.csv"
-    result = simulate(
-        f"--traces={traces}",
-        *LETTERS,
-        "--policy=zeus",
-        "--seeds=3",
-        f"--cluster={path}",
-        f"--csv={table}",
-    )
-    assert result.exit_code == 0
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["recurrences"] for row in rows] == ["20"] * 6
-    assert len({row["seed"] for row in rows}) == 6
-
-
 def test_drift_is_replayed_with_a_window() -> None:
     def cost(*arguments: str) -> float:
         result = simulate("--drifting=0", "--seeds=5", "--policy=zeus", *arguments)
@@ -187,7 +161,6 @@ def test_a_file_that_cannot_be_written_is_told_before_the_long_work(
         (["--dask=127.0.0.1:1"], "no Dask scheduler at '127.0.0.1:1': Timed out"),
         (["--policy=best"], "'--policy': 'best' is not one of"),
         (["--traces=.", "--workload=best"], "'--workload': 'best' is not one of"),
-        (["--cluster=nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--traces=nowhere"], "nowhere: no file summary_power_GPU.csv here"),
     ],
 )
@@ -226,13 +199,6 @@ def test_recorded_and_synthetic_workloads_are_compared_in_one_table(traces: Path
 
 def test_a_directory_without_the_papers_workloads_says_how_to_name_another(traces: Path) -> None:
     assert "describe yours with --recipe" in the_error(f"--traces={traces}")
-
-
-def test_a_cluster_without_the_workload_says_which_it_has(traces: Path, tmp_path: Path) -> None:
-    path = tmp_path / "groups.csv"
-    path.write_text("group,start_time,end_time,dataset,runtime_ratio\na,0,1,squad,1\n")
-    error = the_error(f"--traces={traces}", *LETTERS, f"--cluster={path}")
-    assert error.endswith("no group trains these workloads; name one of squad")
 
 
 def test_a_table_is_overwritten_but_not_by_a_command_that_fails(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from zeus_service.simulation.experiment import (
     spent_over_oracle,
     tally,
 )
-from zeus_service.simulation.recordings import Submission
+from zeus_service.simulation.replay import Submission
 from zeus_service.simulation.simulated_run import SimulatedTrial
 
 WORKLOAD = recorded.workload()

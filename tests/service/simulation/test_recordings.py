@@ -1,8 +1,7 @@
-"""Reading recorded runs and submissions."""
+"""Reading recorded runs."""
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from service.simulation import recorded
 from service.simulation.recorded import POWER, RECIPE, TRAIN
 from zeus_service.errors import Unusable
 from zeus_service.simulation import recordings
-from zeus_service.simulation.recordings import Group, Submission
 
 
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -142,40 +140,21 @@ def test_the_published_files_hold_the_papers_workloads(published_traces: Path) -
     }
 
 
-HEADER = "group,start_time,more,end_time,dataset,runtime_ratio\n"
-GROUPS = """\
-a,100.0,,160.0,cifar100,1.5
-b,0,,10, squad ,0.25
-a, 20.5 ,x,90,cifar100,0.5
-"""
-
-
-@pytest.mark.parametrize("name", ["groups.csv", "groups.csv.xz"])
-def test_groups_are_read_in_the_order_of_their_starts(tmp_path: Path, name: str) -> None:
-    path, content = tmp_path / name, f"{HEADER}{GROUPS}".encode("utf-8-sig")
-    path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
-    assert recordings.read_groups(path) == [
-        Group("a", "cifar100", (Submission(20.5, 90.0, 0.5), Submission(100.0, 160.0, 1.5))),
-        Group("b", "squad", (Submission(0.0, 10.0, 0.25),)),
-    ]
+def test_a_byte_order_mark_and_blanks_do_not_count(traces: Path) -> None:
+    expected, path = recordings.read(traces, "tiny", RECIPE), traces / TRAIN
+    edit(path, lambda lines: [line.replace("letters,net,", " letters , net ,") for line in lines])
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert recordings.read(traces, "tiny", RECIPE) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("x.csv", b"group,start_time\na,0\n", ", row 2, end_time: Field required"),
-        ("x.csv", f"{HEADER}a,0,,1,b,1\na\n".encode(), ", row 3, start_time: Input should be"),
-        ("x.csv", b"\xff\xfe\x00", ": cannot be read as CSV"),
-        ("x.csv.xz", lzma.compress(b"group")[:-9], ": cannot be read as CSV"),
-        ("x.csv.xz", None, ": cannot be read as CSV: [Errno 2] No such file"),
+        (b"dataset,network\na,b\n", ", row 2, optimizer: Field required"),
+        (b"dataset,network\na\n", ", row 2, network: Input should be"),
+        (b"\xff\xfe\x00", ": cannot be read as CSV"),
     ],
 )
-def test_an_invalid_file_is_reported(
-    tmp_path: Path, name: str, content: bytes | None, message: str
-) -> None:
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(Unusable) as caught:
-        recordings.read_groups(path)
-    assert str(caught.value).startswith(f"{path}{message}")
+def test_an_invalid_file_is_reported(traces: Path, content: bytes, message: str) -> None:
+    (traces / TRAIN).write_bytes(content)
+    assert the_error(traces).startswith(f"{traces / TRAIN}{message}")

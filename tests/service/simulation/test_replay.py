@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from service.simulation import recorded
 from zeus_service.bandit.policy import NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
-from zeus_service.simulation.recordings import Submission
-from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, replay
+from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, Submission, replay
 from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.synthetic_workloads import synthetic_workload
 from zeus_service.simulation.workload import Setting
