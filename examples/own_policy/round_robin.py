@@ -85,13 +85,6 @@ class RoundRobinPolicy:
         costs = {size: mean for size in alive if (mean := _mean(state, size)) is not None}
         return min(costs, key=costs.__getitem__, default=None)
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """What `zeus-service show` prints."""
-        alive = [arm for arm in state.values() if not arm["failed"]]
-        if not alive:
-            return "exhausted"
-        return "trying" if any(arm["begun"] < TRIES for arm in alive) else "cheapest"
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """What `zeus-service show` prints of each batch size."""
         return [

@@ -136,6 +136,7 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
     from zeus_service import job_file, optimizer
     from zeus_service.api import savings_report, text
     from zeus_service.api.messages import Job, Trial
+    from zeus_service.bandit.choice_reasons import baselines
     from zeus_service.units import energy
 
     with _database():
@@ -148,14 +149,15 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
         listed = [Trial.of(job_id, trial) for trial in stored]
         saved = savings_report.job_savings(job_id)
     spec = job.spec
-    target = "(not learned yet)" if job.target_metric is None else f"{job.target_metric:g}"
+    target = f"({baselines(spec, job.completed_baselines)})"
+    if job.target_metric is not None:
+        target = f"{job.target_metric:g}"
     where = f" on {latest.num_devices} x {latest.device_model}" if latest else ""
     if len(job.hardware) > 1:
         where += f", the latest of {len(job.hardware)} kinds of hardware"
     meter = f", energy by {latest.meter}" if latest else ""
-    stage = f" ({latest.stage})" if latest and latest.stage != job.state else ""
     _print(
-        f"{spec.job_id}: {job.state}{stage}, best batch size {job.best_batch_size or '-'}; target: "
+        f"{spec.job_id}: {job.state}, best batch size {job.best_batch_size or '-'}; target: "
         f"{spec.monitor} {target}, in at most {spec.max_epochs} epochs{where}{meter}\n"
     )
     _print_table(text.BATCH_SIZES, text.batch_size_rows(latest, job.next_trial))

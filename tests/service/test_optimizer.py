@@ -133,7 +133,7 @@ def test_a_trial_that_converges_saves_a_job_that_has_nothing_left(app: Flask, po
         optimizer.end_trial("job", number, "not_converged")
     optimizer.start_trial("job")
     report(1, metric=1.0)
-    assert optimizer.get_job("job").stage != "exhausted"
+    assert not optimizer.get_job("job").exhausted
     assert optimizer.start_trial("job")[1].batch_size == 32
 
 

@@ -222,12 +222,10 @@ class OnHardware(Hardware):
     """Hardware that a job has used, and what is known of the job there.
 
     Args:
-        stage: How far the policy is, in its own words.
         cost_bound: Early-stopping threshold in joules; null without one.
         arms: The policy's estimates of all batch sizes there.
     """
 
-    stage: str
     best_batch_size: int | None
     cost_bound: float | None
     arms: list[ArmEstimate]

@@ -97,7 +97,7 @@ def status_in_words(status: str) -> str:
 
 
 def baselines(spec: JobSpec, completed: int) -> str:
-    """How many baselines have completed: the stage of a job whose target is not known."""
+    """How many baselines have completed of a job whose target is not known."""
     return f"{completed} of {spec.baseline_runs} baselines completed"
 
 

@@ -70,10 +70,6 @@ class DefaultPolicy:
         """See `Policy`."""
         return spec.default_batch_size if state["converged"] else None
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """See `Policy`."""
-        return "exhausted" if _is_given_up(state) else "baseline"
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """See `Policy`; `spread` is the standard error of the mean cost."""
         count = state["converged"]

@@ -189,12 +189,6 @@ class InformationDirectedPolicy:
             return None
         return int(spec.batch_sizes[Outlook(spec, state, hardware, posterior).best(alive)])
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """`starting` until a run has converged, then `learning`; `exhausted` if all have failed."""
-        if not find_alive(spec, state, hardware).any():
-            return "exhausted"
-        return "learning" if any(state["ever_converged"]) else "starting"
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal.
 

@@ -58,10 +58,6 @@ class PerHardware:
         """See `Policy`."""
         return self._policy.best_batch_size(spec, self._own(spec, state, hardware), hardware)
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """See `Policy`."""
-        return self._policy.stage(spec, self._own(spec, state, hardware), hardware)
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """See `Policy`."""
         return self._policy.describe(spec, self._own(spec, state, hardware), hardware)

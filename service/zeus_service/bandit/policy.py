@@ -140,11 +140,11 @@ class Policy(Protocol):
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
         """The batch size estimated to be the cheapest there; None before any has converged."""
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """The stage of the job's exploration on this hardware, in one or two words."""
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
-        """The estimates of all batch sizes on this hardware, ascending."""
+        """The estimates of all batch sizes on this hardware, ascending.
+
+        None of them is `alive` once `next_batch_size` would raise `NoBatchSizeLeft` for all.
+        """
 
 
 def counted(counts: dict[str, int], batch_size: int, step: int) -> dict[str, int]:

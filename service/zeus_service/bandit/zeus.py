@@ -178,14 +178,6 @@ class ZeusPolicy:
         known = [b for b in state["candidates"] if _alive(state, b) and _arm(state, b)["converged"]]
         return min(known, key=lambda b: _arm(state, b)["mean"], default=None)
 
-    def stage(self, spec: JobSpec, state: State, hardware: Hardware) -> str:
-        """`pruning 1/2`, `sampling`, or `exhausted` after every batch size has failed."""
-        if not state["candidates"]:
-            return "exhausted"
-        if _sampling(spec, state):
-            return "sampling"
-        return f"pruning {state['round']}/{spec.num_pruning_rounds}"
-
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """Mean cost and its standard error for every batch size."""
         estimates = []

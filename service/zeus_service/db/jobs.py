@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service import counters
-from zeus_service.bandit import choice_reasons, fold
+from zeus_service.bandit import fold
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import Hardware, JobSpec
@@ -295,16 +295,17 @@ def summarize(job: Job, spec: JobSpec) -> None:
     for hardware in map(Hardware.of, job.hardware):
         bound = policy.cost_bound(spec, job.state, hardware)
         follows = {
-            "stage": policy.stage(spec, job.state, hardware)[:255],
             "best_batch_size": policy.best_batch_size(spec, job.state, hardware),
             "cost_bound": bound if math.isfinite(bound) else None,
         }
-        if spec.target_metric is None:
-            follows["stage"] = choice_reasons.baselines(spec, job.completed_baselines)
         found.append({**asdict(hardware), **follows})
     job.hardware = found
-    latest: dict[str, Any] = found[-1] if found else {"stage": "new", "best_batch_size": None}
-    job.stage, job.best_batch_size = latest["stage"], latest["best_batch_size"]
+    job.exhausted, job.best_batch_size = False, None
+    if found:
+        job.best_batch_size = found[-1]["best_batch_size"]
+        arms = policy.describe(spec, job.state, Hardware.of(found[-1]))
+        has_failed = all(arm.status != "alive" for arm in arms)
+        job.exhausted = has_failed and spec.target_metric is not None
 
 
 def _first_or_again(read: Callable[[], T | None]) -> T | None:

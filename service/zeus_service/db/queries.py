@@ -53,7 +53,7 @@ _idle_s = unix_now() - Job.updated_at
 _between_runs_s = (Job.updated_at - Job.created_at) / func.nullif(Job.trials, _literal("0"))
 _longest_s: sa.ColumnElement[Any] = _literal("86400") + _literal(str(STALE_AFTER)) * _between_runs_s
 state_column: sa.ColumnElement[Any] = case(
-    (Job.stage == _literal("'exhausted'"), _literal("'exhausted'")),
+    (Job.exhausted, _literal("'exhausted'")),
     (Job.failures >= _literal(str(FAILING_AFTER)), _literal("'failing'")),
     (_idle_s > _longest_s, _literal("'stale'")),
     (Job.exploits >= _literal(str(SETTLED_AFTER)), _literal("'settled'")),

@@ -77,9 +77,11 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     """Whether a client of the Zeus project has registered it, with its hardware."""
     estimated: Mapped[bool]
     """Whether any meter of its hardware estimates: all that it has saved is an estimate then."""
-    stage: Mapped[str] = mapped_column(sa.String(255))
-    """On the latest hardware, like the best batch size; `new` before the first."""
+    exhausted: Mapped[bool]
+    """Whether every batch size has failed on the latest hardware; false before the target is
+    known."""
     best_batch_size: Mapped[int | None]
+    """On the latest hardware."""
     exploits: Mapped[int]
     """Latest choices in a row that were for the best batch size."""
     failures: Mapped[int]
@@ -102,8 +104,8 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     hardware: Mapped[list[Any]]
     """All hardware that its trials have used; the latest comes last. Each has the fields of
     `bandit.spec.Hardware`, and with them what follows from the state, so that a report after which
-    its run continues does not load that: `stage`, `best_batch_size` and `cost_bound`, the
-    early-stopping threshold in joules."""
+    its run continues does not load that: `best_batch_size` and `cost_bound`, the early-stopping
+    threshold in joules."""
     state: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")
     """The policy's state; large, so it is loaded only where it is needed."""
     inconclusive: Mapped[dict[str, Any]] = mapped_column(deferred=True, deferred_group="state")

@@ -34,7 +34,7 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
         ArmEstimate(32, 40, 100.0, 1.0, "alive"),
         ArmEstimate(64, 2, 1250.0, None, "not_converged"),
     ]
-    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=32, cost_bound=None, arms=arms)
+    on = OnHardware(**asdict(HARDWARE), best_batch_size=32, cost_bound=None, arms=arms)
     none = shown.NONE
     assert shown.batch_size_rows(on, NextTrial(batch_size=16, reason="")) == [
         (8, 0, none, none, none, "no result"),
@@ -49,14 +49,14 @@ def test_a_batch_size_that_was_never_tried_is_not_said_to_have_run_out_of_memory
     arms = [
         ArmEstimate(size, pulls, None, None, "out_of_memory") for size, pulls in ((8, 1), (16, 0))
     ]
-    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=None, cost_bound=None, arms=arms)
+    on = OnHardware(**asdict(HARDWARE), best_batch_size=None, cost_bound=None, arms=arms)
     rows = shown.batch_size_rows(on, None)
     assert [row[-1] for row in rows] == ["ran out of memory", "a smaller one ran out of memory"]
 
 
 def test_the_costs_of_one_table_have_one_unit() -> None:
     arms = [ArmEstimate(8, 1, 1569.6, None, "alive"), ArmEstimate(16, 0, 3996.0, None, "alive")]
-    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=8, cost_bound=None, arms=arms)
+    on = OnHardware(**asdict(HARDWARE), best_batch_size=8, cost_bound=None, arms=arms)
     rows = shown.batch_size_rows(on, None)
     assert [row[2] for row in rows] == ["0.436 Wh", "1.11 Wh"]
 
@@ -65,7 +65,7 @@ def test_a_table_of_batch_sizes_fits_into_100_columns() -> None:
     statuses = ("alive", "not_converged", "out_of_memory", "early_stopped", "errored", "diverged")
     arms = [ArmEstimate(131072, 1234, 999.0, 900.0, status) for status in statuses]
     arms.append(ArmEstimate(8, 1234, 1.0, 1.0, "alive"))
-    on = OnHardware(**asdict(HARDWARE), stage="", best_batch_size=8, cost_bound=None, arms=arms)
+    on = OnHardware(**asdict(HARDWARE), best_batch_size=8, cost_bound=None, arms=arms)
     rows = shown.batch_size_rows(on, NextTrial(batch_size=8, reason=""))
     columns = zip(shown.BATCH_SIZES, *rows, strict=True)
     widths = [max(len(str(cell)) for cell in column) for column in columns]

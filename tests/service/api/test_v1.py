@@ -218,7 +218,6 @@ def test_a_job_shows_what_is_believed(api: Api, job: str, trial: str) -> None:
     api("POST", f"{trial}/reports", report(metric=0.9))
     shown = api("GET", f"/jobs/{job}").json()
     assert shown["best_batch_size"] == 32
-    assert shown["hardware"][-1]["stage"] == "pruning 1/2"
     assert shown["state"] == "learning"
     (here,) = shown["hardware"]
     assert here["cost_bound"] == 2 * 750.0

@@ -70,7 +70,10 @@ class Both:
 
     def is_comparable(self) -> bool:
         """Whether they are pruning, and ours has passed over no batch size: theirs never does."""
-        return "pruning" in optimizer.get_job(self.job_id).stage and not self.has_passed_over
+        job = optimizer.get_job(self.job_id)
+        rounds = job.spec["num_pruning_rounds"]
+        is_pruning = all(own["round"] <= rounds for own in job.state["hardware"].values())
+        return is_pruning and not job.exhausted and not self.has_passed_over
 
     def start(self) -> dict[str, Any] | None:
         """A trial; None: there is no batch size left."""

@@ -50,7 +50,8 @@ def test_once_it_is_given_up_the_error_counts_it_alone() -> None:
 def test_a_default_that_never_converges_is_given_up(failures: list[str], given_up: bool) -> None:
     ends = [(result, 1.0) for result in failures]
     state = after(*ends)
-    assert (POLICY.stage(JOB, state, HARDWARE) == "exhausted") is given_up
+    arms = POLICY.describe(JOB, state, HARDWARE)
+    assert all(arm.status != "alive" for arm in arms) is given_up
     if given_up:
         with pytest.raises(NoBatchSizeLeft):
             next_choice(POLICY, JOB, state, np.random.default_rng(0))

@@ -149,11 +149,9 @@ def test_trials_in_flight_make_others_worth_more() -> None:
 
 def test_before_anything_is_known_every_start_gets_the_default() -> None:
     job, state = spec(), policy.initial_state(spec())
-    assert policy.stage(job, state, HARDWARE) == "starting"
     assert set(choices(job, state)) == {Choice(32, "explore")}
     during = policy.begin(job, state, Choice(32, "explore"), HARDWARE)
     assert set(choices(job, during)) == {Choice(32, "concurrent")}
-    assert policy.stage(job, after(job, (32, 1.0)), HARDWARE) == "learning"
 
 
 def test_the_bound_is_beta_times_the_estimated_cost_of_the_best() -> None:

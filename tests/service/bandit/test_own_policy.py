@@ -55,7 +55,6 @@ def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
             assert requests.post(path, json=report, timeout=LIMIT_S).json()["outcome"]
         shown = requests.get(f"{api}/job", timeout=LIMIT_S).json()
     assert taken == [(16, "explore"), (32, "explore")] * 2 + [(16, "exploit")] * 2
-    assert shown["hardware"][0]["stage"] == "cheapest"
     assert shown["best_batch_size"] == 16
 
 

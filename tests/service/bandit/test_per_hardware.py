@@ -17,8 +17,7 @@ from zeus_service.bandit.spec import Hardware, JobSpec
 def shown(policy: Policy, job: JobSpec, state: State, hardware: Hardware) -> tuple[Any, ...]:
     """All that a policy says of a job on some hardware."""
     here = job, state, hardware
-    known = policy.cost_bound(*here), policy.best_batch_size(*here), policy.stage(*here)
-    return *known, policy.describe(*here)
+    return policy.cost_bound(*here), policy.best_batch_size(*here), policy.describe(*here)
 
 
 @pytest.mark.parametrize("name", ["zeus", "default"])

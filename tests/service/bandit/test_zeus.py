@@ -44,6 +44,11 @@ def prune(job: JobSpec, outcomes: list[Mapping[int, float | Result]]) -> tuple[l
     return order, state
 
 
+def is_alive(job: JobSpec, state: State) -> bool:
+    """Whether any batch size is left to try."""
+    return any(arm.status == "alive" for arm in policy.describe(job, state, HARDWARE))
+
+
 def test_a_start_during_an_exploration_gets_the_cheapest_known() -> None:
     job, state = spec(), policy.initial_state(spec())
     _, state = run(job, state, 20.0)
@@ -157,7 +162,7 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
     job = spec(default_batch_size=64, num_pruning_rounds=rounds, window_size=window)
     state, running, has_converged = policy.initial_state(job), list[Choice](), False
     for number, (at_once, which, result, cost) in enumerate(ends):
-        while len(running) < at_once and policy.stage(job, state, HARDWARE) != "exhausted":
+        while len(running) < at_once and is_alive(job, state):
             rng = np.random.default_rng(number)
             running.append(next_choice(policy, job, state, rng))
             state = policy.begin(job, state, running[-1], HARDWARE)
@@ -168,7 +173,7 @@ def test_a_job_in_which_a_batch_size_has_converged_is_never_exhausted(
         has_converged |= result == "converged"
         if has_converged:
             assert next_choice(policy, job, state, RNG).batch_size in job.batch_sizes
-            assert policy.stage(job, state, HARDWARE) != "exhausted"
+            assert is_alive(job, state)
 
 
 def test_without_pruning_rounds_an_arm_that_never_converges_is_given_up() -> None:

@@ -67,7 +67,7 @@ def test_each_sort_orders_the_jobs_and_unknown_values_come_last(app: Flask) -> N
     now = time.time()
     change("a", saved_energy_j=5.0, failures=2, updated_at=now)
     change("b", saved_energy_j=2.0, failures=4, updated_at=now - 9)
-    change("c", saved_energy_j=-1.0, stage="exhausted", updated_at=now - 5)
+    change("c", saved_energy_j=-1.0, exhausted=True, updated_at=now - 5)
     change("d", updated_at=now - 7)
     orders = {"attention": "adbc", "job": "abcd", "saved": "cbad", "last_run": "bdca"}
     assert set(orders) == set(SORTS)
@@ -87,7 +87,7 @@ def test_states(app: Flask) -> None:
         "weekly": ("settled", {**daily, "trials": 2, "exploits": 5}),
         "never run": ("learning", {"updated_at": now - 99 * day}),
         "failing": ("failing", {**daily, "exploits": 5, "failures": 3}),
-        "exhausted": ("exhausted", {"failures": 9, "stage": "exhausted"}),
+        "exhausted": ("exhausted", {"failures": 9, "exhausted": True}),
     }
     register(*wanted)
     for job_id, (_, values) in wanted.items():

@@ -43,7 +43,7 @@ def test_a_job_knows_as_much_of_baselines_as_of_controls_that_stopped_at_the_tar
         for epoch, metric in ((1, 0.1), (2, 0.7)):
             optimizer.report("job", number, report(epoch, metric=metric))
     given = optimizer.get_job("job")
-    for name in ("state", "ledger", "stage", "best_batch_size", "failures", "saved_energy_j"):
+    for name in ("state", "ledger", "exhausted", "best_batch_size", "failures", "saved_energy_j"):
         assert getattr(learned, name) == getattr(given, name), name
     assert learned.best_batch_size == 32
 

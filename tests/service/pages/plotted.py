@@ -28,7 +28,7 @@ def on_hardware(hardware: Hardware = HARDWARE, **changes: Any) -> OnHardware:
     arms = [
         ArmEstimate(size, 1, 1000.0 * size, 100.0 * size, "alive") for size in spec().batch_sizes
     ]
-    known = {"stage": "learning", "best_batch_size": 8, "cost_bound": 20_000.0, "arms": arms}
+    known = {"best_batch_size": 8, "cost_bound": 20_000.0, "arms": arms}
     return OnHardware(**asdict(hardware), **{**known, **changes})
 
 
