@@ -6,8 +6,6 @@ from typing import Any, TextIO
 
 import click
 from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import track
 
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.errors import Unusable
@@ -148,16 +146,7 @@ def simulate(
         ]
     except ValidationError as error:
         raise Unusable(first_error(error)) from error
-    console = Console(stderr=True)
-    progress = track(
-        run_all(experiments, jobs, dask),
-        "replaying",
-        total=len(experiments),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    tallies = list(progress)
+    tallies = list(run_all(experiments, jobs, dask))
     result_tables.print_table(tallies)
     if table is not None:
         if table.seekable():  # not a terminal or a pipe
