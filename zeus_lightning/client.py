@@ -283,7 +283,7 @@ class BSOClient:
         if problem["code"] == "job_conflict":
             return ZeusJobConflict(detail, fields)
         if status == 401:
-            detail += "; set $ZEUS_BSO_TOKEN to it"
+            detail += "; set $ZEUS_BSO_TOKEN to a token of the service"
         return ZeusServiceError(f"{self.url} refused the request (HTTP {status}): {detail}", fields)
 
     def _parse(self, parser: Callable[[Json], T], data: Json) -> T:

@@ -63,7 +63,8 @@ def fit(
                 raise error
             raise ZeusTrialFailed(
                 f"the target was not reached (trials: {attempt}); the last trial, with batch size "
-                f"{callback.batch_size}, ended as {callback.outcome}"
+                f"{callback.batch_size}, ended as {callback.outcome}; check the target and "
+                "the program"
             ) from error
         arguments.pop("ckpt_path", None)  # its trial has ended
         del trainer, callback, datamodule, error  # they refer to each other, and to the module

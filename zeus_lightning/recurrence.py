@@ -20,7 +20,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.metric import mode_of_name
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.outcomes import outcome_of, reason_of
-from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank
+from zeus_lightning.run.ranks import TorchRanks, gather, on_every_rank, ranks_text
 from zeus_lightning.run.record import ShowsTrial, TrialRecord
 from zeus_lightning.run.run import Run
 from zeus_lightning.run.sigterm import exit_on_sigterm
@@ -259,9 +259,10 @@ class Recurrence(ShowsTrial):
             )
         steps = gather(self._strategy, step)
         if len(set(steps)) > 1:
-            each = ", ".join(f"rank {rank} {what}" for rank, what in enumerate(steps))
+            at = {what: [rank for rank, each in enumerate(steps) if each == what] for what in steps}
+            each = "; ".join(f"{ranks_text(ranks)}: {what}" for what, ranks in at.items())
             raise ZeusConfigError(
-                f"the ranks are out of step: {each}; leave the loop on all ranks together, when "
+                f"the ranks are out of step ({each}); leave the loop on all ranks together, when "
                 "report(...).stop is true"
             )
 

@@ -100,12 +100,14 @@ class Zeusd:
                 "no_permission",
             )
         if response.status != 200:
-            raise _error(f"{self} answered {response.status}: {_reason(body)}")
+            raise _error(
+                f"{self} failed with status {response.status}: {_reason(body)}; see its log"
+            )
         try:
             return json.loads(body) if body else None
         except ValueError as error:
             raise _error(
-                f"{self} did not answer with JSON: {body[:200]!r}; check zeusd's address"
+                f"{self} did not answer with JSON: {body[:60]!r}; check zeusd's address"
             ) from error
 
     def _connection(self) -> HTTPConnection:

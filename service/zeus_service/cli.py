@@ -186,7 +186,7 @@ def show(job_id: str, trials: int, as_yaml: bool) -> None:
 def delete(job_id: str, force: bool, yes: bool) -> None:
     """Delete a job with its trials, reports and power profiles.
 
-    Its id can be reused at once; if it has many trials, `prune` removes the remaining rows.
+    Its id can be reused at once. If the job has many trials, `prune` removes the remaining rows.
     """
     from zeus_service import maintenance
 
@@ -226,7 +226,11 @@ def rebuild(job_id: str) -> None:
 
     with _database():
         same = maintenance.rebuild(job_id)
-    click.echo("the stored state was the same" if same else "the stored state was replaced")
+    click.echo(
+        "the stored state and savings match the replay"
+        if same
+        else "replaced the stored state and savings with the replayed ones"
+    )
 
 
 @main.group()

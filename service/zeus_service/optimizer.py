@@ -376,8 +376,8 @@ def _same_answer(session: Session, trial: Trial, given: stopping.Report) -> Deci
 def _check_generation(job_id: str, trial: Trial, generation: str | None) -> None:
     if generation is not None and generation != trial.generation:
         raise OtherGeneration(
-            f"trial {trial.trial_number} of job {job_id!r} is now another run's: the job was "
-            "deleted or the database restored"
+            f"trial {trial.trial_number} of job {job_id!r} now belongs to another run: the "
+            "job was deleted, or the database restored"
         )
 
 

@@ -21,7 +21,7 @@ from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile
 from zeus_service.errors import InvalidJob, job_conflict
 
-_OTHER_VALUES = "Omit them, or use another job_id."
+_OTHER_VALUES = "Pass the registered values, or use another job_id."
 
 
 @use_case()

@@ -281,7 +281,7 @@ def check_a_whole_job(service: ServiceProcess, token: str) -> None:
     costs = [trial["cost"] for trial in recorded]
     assert costs == pytest.approx([300, 800, 200, 300, 10, 240, 210, 310, 205, 500])
     rebuilt = zeus_service("rebuild", "digits-1", database_url=service.database_url)
-    assert "was the same" in rebuilt.stdout
+    assert "match the replay" in rebuilt.stdout
 
 
 def test_a_client_without_a_token_is_told_where_to_put_it(

@@ -204,7 +204,9 @@ def test_reports_the_service_missed_are_sent_by_the_resumed_run(
 def test_a_trial_that_has_ended_cannot_be_resumed(job: Job) -> None:
     job.fit((0.1, 0.9))
     steps = Steps()
-    with pytest.raises(ZeusConfigError, match=f"the checkpoint is of trial 2 of job '{job.id}'"):
+    with pytest.raises(
+        ZeusConfigError, match=f"the checkpoint belongs to trial 2 of job '{job.id}'"
+    ):
         job.fit((0.9,), steps, ckpt_path=job.after(2))
     assert steps.count == 0
     assert job.outcomes() == ["converged", "converged", "withdrawn"]

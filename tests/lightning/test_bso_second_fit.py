@@ -29,7 +29,7 @@ from service_process import ServiceProcess
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
 PER_EPOCH = 64 // 4  # steps, of a trial that trains with batch size 4
-WITHOUT = "has already been trained, so this fit is not measured"
+WITHOUT = "was already used for training, so this fit is not measured"
 
 
 class Recorded(Net):

@@ -139,7 +139,7 @@ def test_doctor_sees_rapl_and_the_services_version(
     [
         ("may-read-and-write", 0, f"zeus-service {__version__}"),
         ("may-only-read-this", 1, "this token is read-only; use one that may write"),
-        ("", 1, "set $ZEUS_BSO_TOKEN to it"),
+        ("", 1, "set $ZEUS_BSO_TOKEN to a token"),
     ],
 )
 def test_doctor_tells_whether_the_token_lets_a_run_report(

@@ -200,5 +200,5 @@ def test_two_ranks_on_one_gpu_are_an_error_that_names_them(seen: Callable[[str],
     for rank in seen("one_gpu"):
         kind, message = rank["error"]
         assert kind == "ZeusConfigError"
-        assert "ranks 0, 1 train on the same GPU GPU-" in message
+        assert "ranks 0, 1 train on the same GPU, GPU-" in message
         assert rank["limits_w"] == []

@@ -71,14 +71,14 @@ def test_what_the_daemon_refuses_is_an_error_in_its_words(
 ) -> None:
     zeusd = Zeusd(daemon.address)
     with pytest.raises(
-        ZeusPowerError, match=r"answered 400: NVML error: Invalid Argument"
+        ZeusPowerError, match=r"failed with status 400: NVML error: Invalid Argument"
     ) as raised:
         zeusd.set_power_limit(0, 301_000)
     assert raised.value.fields == {"cause": "zeusd"}
-    with pytest.raises(ZeusPowerError, match="answered 400: GPU index 7 does not exist"):
+    with pytest.raises(ZeusPowerError, match="failed with status 400: GPU index 7 does not exist"):
         zeusd.set_power_limit(7, 200_000)
     fake_gpus.gpus[0].lose()
-    with pytest.raises(ZeusPowerError, match="answered 500: NVML error: GPU is lost"):
+    with pytest.raises(ZeusPowerError, match="failed with status 500: NVML error: GPU is lost"):
         zeusd.gpu_energy_mj(0)
 
 

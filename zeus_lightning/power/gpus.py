@@ -169,7 +169,7 @@ def check_own(uuids: Sequence[Sequence[str]]) -> None:
         ranks = [str(rank) for rank, own in enumerate(uuids) if uuid in own]
         if len(ranks) > 1:
             raise ZeusConfigError(
-                f"ranks {', '.join(ranks)} train on the same GPU {uuid}, but only one of them "
+                f"ranks {', '.join(ranks)} train on the same GPU, {uuid}, but only one of them "
                 "can set its power limit; give each rank its own GPU"
             )
 
@@ -185,7 +185,7 @@ def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
         named.setdefault(limits_w, []).append(who)
     if len(named) > 1:
         listed = "; ".join(
-            f"{low:g} to {high:g} W on {', '.join(named[low, high])}" for low, high in named
+            f"{low:g} to {high:g} W on {gpus[0]}" for (low, high), gpus in named.items()
         )
         raise ZeusConfigError(
             f"the GPUs have different power-limit ranges ({listed}); train on GPUs of one model"

@@ -41,7 +41,7 @@ class GpuLimit:
             self.min_w, self.max_w = math.ceil(lowest_mw / 1000), highest_mw // 1000
             if self.min_w >= self.max_w:
                 raise ZeusPowerError(
-                    f"the power limit of GPU {self.uuid} is fixed at {self.max_w} W",
+                    f"the power limit of {self.uuid} is fixed at {self.max_w} W",
                     {"cause": "no_power_control"},
                 )
             self._opened = close_on_error.pop_all()

@@ -202,7 +202,7 @@ def _undo(record: Record, limit: GpuLimit) -> tuple[bool, str]:
     Returns:
         Whether it was restored, and a message.
     """
-    gpu, found = f"the power limit of GPU {record.uuid}", f"{record.found_mw / 1000:g} W"
+    gpu, found = f"the power limit of {record.uuid}", f"{record.found_mw / 1000:g} W"
     current_mw = limit.read_mw()
     if current_mw == record.found_mw:
         return True, f"{gpu} is already {found}, its value before {record} changed it"

@@ -75,7 +75,9 @@ class ProfileStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError, RecursionError) as error:
-            rank_zero_warn(f"zeus: ignoring profile_path {self.path}: {error}")
+            rank_zero_warn(
+                f"zeus: ignoring profile_path {self.path}: {error}; pass another path, or delete it"
+            )
             self.path = None
             return []
         return [profile]

@@ -50,8 +50,8 @@ def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
             "validation"
         )
     return ZeusConfigError(
-        f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; log "
-        "it with on_epoch=True in each validation, or monitor one of these"
+        f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; "
+        f"monitor one of these, or log {monitor!r} with on_epoch=True in each validation"
     )
 
 

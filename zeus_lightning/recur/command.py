@@ -62,7 +62,7 @@ def recur(
 ) -> None:
     """Run a training COMMAND repeatedly, as a schedule would.
 
-    A run whose batch size failed restarts at once. Another recur continues from what was learned.
+    A run whose batch size failed restarts at once. The next call continues with what was learned.
     Example: zeus-lightning recur -- python train.py
     """
     if observe and compare:

@@ -73,7 +73,7 @@ def table(tries: Sequence[Try]) -> Table | None:
     if unmeasured == len(tries):
         return None
     names = ("", "succeeded", "tries", "J", "s", "cost (J)")
-    title = "J, s and cost: mean per recurrence, all its tries"
+    title = "J, s and cost: mean per recurrence, including all its tries"
     shown = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title)
     for name, recurrences in groups.items():
         if recurrences:
@@ -92,7 +92,7 @@ def table(tries: Sequence[Try]) -> Table | None:
             )
     notes = ["cost: a weighted sum of energy and time"]
     if groups["baseline"] and groups["chosen"]:
-        notes.append("baselines train to completion, chosen runs only to the target")
+        notes.append("baselines train to completion, other runs only to the target")
     if any(each.run is not None and each.run.hardware.estimated for each in tries):
         notes.append("joules are estimates")
     if unmeasured:
@@ -134,4 +134,4 @@ def saved(job_id: str, savings: dict[str, Any], tries: Sequence[Try]) -> Iterato
         interval = f" (95 % interval {low} to {high} {unit})"
         yield f"  {name} saved: {estimate} {unit}{unclear if is_unclear else interval}"
     if used_more:
-        yield "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
+        yield "  Negative: the job used more. Trying sizes costs something; judge after more runs."

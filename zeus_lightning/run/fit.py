@@ -173,7 +173,7 @@ class Fit:
         """
         if self._continues:
             rank_zero_warn(
-                "zeus: this Trainer or module has already been trained, so this fit is not "
+                "zeus: this Trainer or module was already used for training, so this fit is not "
                 "measured; for a new trial, create a new Trainer and module"
             )
         self.run.log_beginning()
@@ -280,7 +280,7 @@ class Fit:
         if outcome in ("completed", "not_converged") and self._is_short(record.job.max_epochs):
             outcome = "interrupted"
             reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, but the job's is "
-            reason += str(record.job.max_epochs)
+            reason += f"{record.job.max_epochs}; pass max_epochs={record.job.max_epochs}"
         if outcome == "errored":
             self._mistake = ZeusConfigError(
                 f"{reason}, so {self.run.job.monitor!r} was never logged and nothing was learned; "

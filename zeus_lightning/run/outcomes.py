@@ -25,7 +25,7 @@ def outcome_at_train_end(trainer: Trainer, record: TrialRecord) -> tuple[Outcome
         reason = f"max_time was reached after {epochs}"
         if record.job.target_metric is None:
             reason += (
-                ", so this baseline counts only if it is resumed; if this recurs, pass "
+                ", so this baseline counts only if it is resumed; if this happens again, pass "
                 "target_metric"
             )
         return "interrupted", reason

@@ -101,15 +101,15 @@ class TrialRecord:
         """The summary of a trial whose batch size has failed, and what to do next."""
         if self.job.target_metric is None:
             return (
-                f"{self.summary()}. No target can be learned from this baseline; correct the "
-                "program or its default batch size"
+                f"{self.summary()}. No target can be learned from this baseline; fix the program, "
+                "or pass another default_batch_size and job_id"
             )
         if not self.trial.is_chosen:
             return (
                 f"{self.summary()}. Another control trial would do the same: check the target and "
                 "the program"
             )
-        return f"{self.summary()}. The job's next run may get another size"
+        return f"{self.summary()}. The next run may get another size"
 
     def saved(self, spent: Reading) -> TrialRecord:
         """The record for a checkpoint, with what was spent by now."""
@@ -135,17 +135,18 @@ class TrialRecord:
         elif not math.isfinite(self.spent.energy_j):
             problem = "whose energy could not be measured"
         elif self.hardware != hardware:
-            now = asdict(hardware)
-            known = asdict(self.hardware).items()
-            differ = ", ".join(f"{k} {v!r}, not {now[k]!r}" for k, v in known if v != now[k])
-            problem = f"which ran on other hardware ({differ})"
+            now, known = asdict(hardware), asdict(self.hardware)
+            name = next(name for name in known if known[name] != now[name])
+            problem = f"which ran on other hardware ({name} {known[name]!r}, not {now[name]!r})"
         elif status is None or status.generation != self.trial.generation:
             problem = "which this service does not have (a deleted job, or another service's URL)"
         elif status.outcome not in RESUMABLE:
             problem = f"which ended as {status.outcome} ({status.reason.rstrip('.')})"
         else:
             return
-        raise ZeusConfigError(f"the checkpoint is of {self}, {problem}; start a new trial")
+        raise ZeusConfigError(
+            f"the checkpoint belongs to {self}, {problem}; start a new trial without the checkpoint"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only: checkpoints are read with `weights_only=True`."""
@@ -181,7 +182,10 @@ class TrialRecord:
         try:
             replace_file(path, json.dumps({**self.to_json(), "cost_j": self.cost_j}))
         except OSError as error:
-            rank_zero_warn(f"zeus: the outcome file cannot be written: {error}")
+            rank_zero_warn(
+                f"zeus: the outcome file cannot be written: {error}; set $ZEUS_OUTCOME_FILE to a "
+                "writable path"
+            )
 
     @classmethod
     def remove(cls, path: Path) -> None:

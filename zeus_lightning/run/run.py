@@ -342,7 +342,7 @@ class Run:
                 f"zeus: the trial's end ({outcome}) could not be reported: {error.message}"
             )
             if _refused(error):
-                answered = "but the service refused it"
+                answered = "but the service refused this outcome"
         if outcome == "diverged":  # certain without the service
             return end
         unreached = f"and the service could not be reached (reports not sent: {len(record.unsent)})"

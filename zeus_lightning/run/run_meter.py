@@ -24,8 +24,11 @@ _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
 
 _LEFT_OUT = {
     "nvml": "CPUs, memory",
+    "amd": "CPUs, memory",
+    "apple": "disks, network",
     "rapl": "GPUs, memory",
     "nvml+rapl": "memory without a counter, disks",
+    "amd+rapl": "memory without a counter, disks",
     "cpu-estimate": "GPUs, memory, idle power",
 }
 

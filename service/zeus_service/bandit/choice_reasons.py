@@ -12,7 +12,7 @@ from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.errors import ExhaustedJob
 from zeus_service.units import energy, range_with_unit, runs
 
-REMEDY = "Use another job_id, with an easier target, more epochs or other batch sizes."
+REMEDY = "Use another job_id with an easier target or other batch sizes."
 _STATUSES = {
     "not_converged": "missed the target",
     "out_of_memory": "ran out of memory",

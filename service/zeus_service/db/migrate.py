@@ -72,7 +72,9 @@ def current_revision() -> str | None:
     try:
         return _read_revision()
     except Exception as error:  # drivers raise any for a URL that they cannot use
-        raise Unusable(f"cannot read {_shown()}: {cause(error)}") from error
+        raise Unusable(
+            f"cannot read {_shown()}: {cause(error)}; check ZEUS_BSO_DATABASE_URL and the server"
+        ) from error
 
 
 @use_case(read_only=True)

@@ -127,7 +127,7 @@ def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProce
         runner.fit(net, loader, validation())
     net.batch_lengths.clear()
     runner.fit_loop.max_epochs = 2
-    with pytest.warns(UserWarning, match="has already been trained"):
+    with pytest.warns(UserWarning, match="was already used for training"):
         runner.fit(net, loader, validation())
     assert net.batch_lengths == {8}
 

@@ -60,7 +60,7 @@ def test_the_table_has_the_means_of_all_tries_of_baselines_controls_and_chosen()
     assert ["chosen", "2", "of", "2", "4", "3.0", "1.5", "4.5"] in rows
     notes = (
         "cost: a weighted sum of energy and time",
-        "baselines train to completion, chosen runs only to the target",
+        "baselines train to completion, other runs only to the target",
         "tries without a report (counted as 0 J and 0 s): 1",
     )
     assert table.caption == "; ".join(notes)
@@ -115,7 +115,7 @@ def test_an_interval_on_both_sides_of_zero_is_not_clear() -> None:
 
 
 def test_a_job_that_has_used_more_so_far_is_said_to_do_so_at_first() -> None:
-    told = "  Negative: it used more. Trying batch sizes costs something; judge after more runs."
+    told = "  Negative: the job used more. Trying sizes costs something; judge after more runs."
     more = {"estimate": -1.0, "low": -2.0, "high": -0.5}
     less = {"estimate": 1.0, "low": 0.5, "high": 2.0}
     unclear = {"estimate": -1.0, "low": -2.0, "high": 0.5}

@@ -77,7 +77,7 @@ def test_a_trial_that_cannot_be_resumed_is_an_error_that_says_why(
 ) -> None:
     run = {"job": job_spec(), "hardware": hardware(), "status": status(outcome="lost")}
     SAVED.check_resumable(**run)
-    message = f"^the checkpoint is of trial 1 of job 'job', {problem}.*; start a new trial"
+    message = f"^the checkpoint belongs to trial 1 of job 'job', {problem}.*; start a new trial"
     with pytest.raises(ZeusConfigError, match=message):
         SAVED.check_resumable(**(run | changed))
     unmeasured = replace(SAVED, spent=Reading(math.nan, 1.0))
