@@ -43,10 +43,10 @@ SPAWNED = ("retries",)
 """Each fit under `ddp_spawn` imports torch anew; errors pass to the parent as under `ddp_fork`."""
 AT_THE_SERVICE = (
     "learns", "meter-at-start", "meter-gpus", "meter-later", "meter-models", "meter-node",
-    "meter-odd", "meter-shared-gpu", "out-of-time", "passes", "per-device", "percent", "resumes",
-    "retries", "shards",
+    "meter-odd", "meter-shared-gpu", "meter-unopened", "out-of-time", "passes", "per-device",
+    "percent", "resumes", "retries", "shards",
 )  # fmt: skip
-MEASURED = ("energy-own", "energy-node", "energy-two-nodes", "energy-error")
+MEASURED = ("energy-combined", "energy-two-nodes", "energy-error")
 """By `ZeusEnergyCallback`, in the same processes."""
 
 
@@ -246,6 +246,7 @@ def test_ranks_are_not_warned_of_what_the_callback_does(decided: Run) -> None:
         # No error of ours: where is it from?
         ("meter-odd", "ZeusError", "in max_power_w)"),
         ("meter-at-start", "ZeusMeterError", "GPU 1 is lost"),
+        ("meter-unopened", "ZeusMeterError", "cannot find GPU 9"),
     ],
 )
 def test_an_error_at_the_start_is_raised_on_both_before_any_step(
@@ -257,6 +258,7 @@ def test_an_error_at_the_start_is_raised_on_both_before_any_step(
         assert rank["error"][0] == error
         assert message in rank["error"][1]
         assert rank["steps"] == 0
+        assert not rank.get("nvml_is_open")  # the meter that could be opened was closed
     left = {None} & set(outcomes(decided.url, scenario.replace("@", "-")))
     assert not left  # no trial stays open
 
@@ -370,20 +372,28 @@ def test_different_gpus_are_an_error_on_all_ranks_that_lists_them(decided: Run) 
         assert "Fake H100 (nvml) on rank 0; Fake A100 (nvml) on rank 1" in rank["error"][1]
 
 
-@pytest.mark.parametrize(("meter", "ranks"), [("own", 2), ("node", 1), ("two-nodes", 2)])
+@pytest.mark.parametrize(
+    ("meter", "meters"),
+    [
+        ("two-nodes", 2),
+        ("combined", 3),  # each rank's GPU, and the package of their node
+    ],
+)
 def test_without_a_job_ranks_are_summed_and_a_device_that_a_node_shares_counts_once(
-    decided: Run, meter: str, ranks: int
+    decided: Run, meter: str, meters: int
 ) -> None:
     first, second = decided.seen(f"energy-{meter}")
     # readings after the first: validation and epoch of two epochs, and the fit's end
-    assert first["spent"] == second["spent"] == [5 * 6.0 * ranks, 5 * 2.0]
-    energy = {"zeus/energy_j": 24.0 * ranks, "zeus/time_s": 8.0, "zeus/power_w": 3.0 * ranks}
+    assert first["spent"] == second["spent"] == [5 * 6.0 * meters, 5 * 2.0]
+    energy = {"zeus/energy_j": 24.0 * meters, "zeus/time_s": 8.0, "zeus/power_w": 3.0 * meters}
+    if meter == "combined":
+        energy |= {"zeus/gpu_energy_j": 48.0, "zeus/cpu_energy_j": 24.0}
     for rank in (first, second):
         assert {key: rank["logged"][key] for key in energy} == energy
-        assert rank["tested"][0]["zeus/energy_j"] == 6.0 * ranks
+        assert rank["tested"][0]["zeus/energy_j"] == 6.0 * meters
     assert [line.partition(",")[0] for line in first["lines"]] == [
-        f"zeus: the fit used {30 * ranks}.00 J in 10.00 s",
-        f"zeus: the test used {12 * ranks}.00 J in 4.00 s",
+        f"zeus: the fit used {30 * meters}.00 J in 10.00 s",
+        f"zeus: the test used {12 * meters}.00 J in 4.00 s",
     ]
     assert second["lines"] == []
 

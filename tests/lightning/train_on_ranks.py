@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pynvml
 import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
@@ -41,6 +42,7 @@ from torch.utils.data import DataLoader, Subset
 import zeus_lightning
 from zeus_lightning import ZeusBSOCallback, ZeusEnergyCallback
 from zeus_lightning.meters import EnergyMeter
+from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.run import run_meter
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
@@ -219,6 +221,16 @@ def meter(name: str, url: str, choice: str | EnergyMeter) -> dict[str, Any]:
     return fit(name, url, Net((0.9,)), CpuSeconds(name), meter=choice)
 
 
+def unopened(name: str, url: str) -> dict[str, Any]:
+    """Train with a GPU of each rank, of which rank 1 has none."""
+    seen, is_open = fit(name, url, Net(), meter=own_gpu(apart=9)), True
+    try:
+        pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError_Uninitialized:
+        is_open = False
+    return seen | {"nvml_is_open": is_open}
+
+
 def resume(name: str, url: str) -> dict[str, Any]:
     """Train, fail, and resume from the checkpoint."""
     saver = ModelCheckpoint(FOLDER / name, "first")
@@ -287,8 +299,7 @@ def energy(name: str, meter: EnergyMeter, *others: Callback) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Any] = {
-    "energy-own": lambda n, url: energy(n, StepMeter()),
-    "energy-node": lambda n, url: energy(n, OfTheNode()),
+    "energy-combined": lambda n, url: energy(n, CombinedMeter(StepMeter(), OfTheNode())),
     "energy-two-nodes": lambda n, url: energy(n, OfTheNode()),
     "energy-error": lambda n, url: energy(n, StepMeter(), Raise(ZeroDivisionError("mine"))),
     "converges": lambda n, url: fit(n, url, NetThatLogsOnRankZero()),
@@ -311,6 +322,7 @@ SCENARIOS: dict[str, Any] = {
     "meter-gpus": lambda n, url: meter(n, url, own_gpu()),
     "meter-models": lambda n, url: meter(n, url, own_gpu(apart=2)),
     "meter-shared-gpu": lambda n, url: meter(n, url, "nvml:0"),
+    "meter-unopened": unopened,
     "memory-1": lambda n, url: fit(
         n, url, Net(), RaiseOnRank(1, torch.OutOfMemoryError("CUDA out of memory."))
     ),

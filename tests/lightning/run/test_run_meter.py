@@ -5,10 +5,11 @@ from __future__ import annotations
 import psutil
 import pytest
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from programs import Dying, StepMeter
+from programs import Dying, OfTheNode, StepMeter
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.meters import Reading
+from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.run.run_meter import Claim, RunMeter, counting_ranks
 
 
@@ -30,6 +31,14 @@ def test_a_meter_that_fails_as_a_checkpoint_is_saved_leaves_the_last_figures() -
     meter.begin()
     last = meter.spent()
     assert meter.spent_by_now() == last == Reading(6.0, 2.0)
+
+
+def test_the_joules_of_the_cpus_are_taken_up_from_a_checkpoint() -> None:
+    meter = RunMeter(CombinedMeter(StepMeter(), OfTheNode(1.0)), SingleDeviceStrategy())
+    assert meter.max_power_w == 10 + 10
+    meter.resume_from(Reading(100.0, 1.0, 40.0))
+    meter.begin()
+    assert meter.spent() == Reading(107.0, 3.0, 41.0)
 
 
 def test_the_load_of_a_host_is_the_mean_of_its_load_averages_per_core(
