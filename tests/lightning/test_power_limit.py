@@ -133,8 +133,12 @@ def test_fast_dev_run_validate_test_and_predict_do_nothing(
     ("arguments", "message"),
     [
         ({"selector": "cheapest"}, "selector is 'cheapest'"),
-        ({"step_w": 0}, "step_w is 0"),
-        ({"min_seconds": -0.1}, r"min_seconds is -0\.1"),
+        ({"step_w": 0}, "step_w is 0; it must be an integer, 1 or more"),
+        ({"warmup_steps": False}, "warmup_steps is False"),
+        ({"profile_steps": 40.0}, r"profile_steps is 40\.0"),
+        ({"min_seconds": -0.1}, r"min_seconds is -0\.1; it must be"),
+        ({"min_seconds": math.inf}, "min_seconds is inf"),
+        ({"min_seconds": True}, "min_seconds is True"),
         ({"on_unavailable": "observe"}, "on_unavailable is 'observe'.*warn or raise"),
     ],
 )

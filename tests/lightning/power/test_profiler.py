@@ -7,14 +7,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
-from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.power.profiler import (
     MAX_LOST_WINDOWS,
     Action,
@@ -105,32 +103,6 @@ class Training:
             if self.batches % batches == 0:
                 self.interrupt()
         return self
-
-
-def test_warming_up_and_windows_take_the_batches_of_the_settings() -> None:
-    settings = ProfilerSettings(warmup_steps=5, profile_steps=7, min_seconds=0)
-    training = Training(profiler(settings)).epochs(10_000)
-    assert training.log[:7] == [
-        (0, SetLimit(250)),
-        (5, StartWindow()),
-        (12, EndWindow()),  # the first window is used for nothing
-        (12, StartWindow()),
-        (19, EndWindow()),
-        (19, SetLimit(225)),
-        (24, StartWindow()),
-    ]
-
-
-def test_the_first_batch_is_never_measured() -> None:
-    settings = ProfilerSettings(warmup_steps=0, profile_steps=7, min_seconds=0)
-    training = Training(profiler(settings)).epochs(10_000)
-    assert training.log[:5] == [
-        (0, SetLimit(250)),
-        (1, StartWindow()),
-        (8, EndWindow()),
-        (8, StartWindow()),
-        (15, EndWindow()),
-    ]
 
 
 def test_too_short_a_second_window_only_sets_the_length_of_the_others() -> None:
@@ -227,27 +199,7 @@ def test_a_limit_that_was_not_measured_is_never_applied() -> None:
     assert "240" in machine.done.reason
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("step_w", [0, -25, 2.5, "25", True, None]),
-        ("warmup_steps", [-1, "10", False]),
-        ("profile_steps", [0, -1, 40.0]),
-        ("min_seconds", [-0.1, math.nan, math.inf, "2", None, True]),
-    ],
-)
-def test_settings_that_cannot_be_are_one_clear_error(name: str, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ZeusConfigError, match=f"^{name} is .* it must be"):
-            ProfilerSettings(**{name: value})
-
-
 # Merging over ranks
-
-
-def test_energy_is_summed_and_the_slowest_rank_is_the_time() -> None:
-    assert merge([Window(10.0, 2.0), Window(30.0, 3.0), Window(20.0, 1.0)]) == Window(60.0, 3.0)
-    assert merge([Window(10.0, 2.0)]) == Window(10.0, 2.0)
 
 
 def test_the_worst_disturbance_of_any_rank_is_everyones() -> None:
@@ -355,6 +307,7 @@ def test_epochs_that_hold_a_long_enough_window_are_enough(
     steps = max(1, math.ceil(settings.min_seconds / slow))
     training = Training(profiler(settings)).epochs(epoch, at_most=60 * 600)
     assert training.profiler.done is not None
+    assert (0, StartWindow()) not in training.log  # the first batch may compile the model
     if epoch >= settings.warmup_steps + max(steps, settings.profile_steps):
         assert training.profiler.done.limit_w is not None
     if epoch < settings.warmup_steps + steps:
