@@ -20,6 +20,7 @@ from pathlib import Path
 from pynvml import (
     NVML_ERROR_DRIVER_NOT_LOADED,
     NVML_ERROR_GPU_IS_LOST,
+    NVML_ERROR_NO_PERMISSION,
     NVML_ERROR_NOT_SUPPORTED,
 )
 
@@ -351,6 +352,10 @@ class FakeGpu:
         """Let the GPU fall off the bus: every call on it fails from now on."""
         for kind in KINDS:
             self.fail(kind, NVML_ERROR_GPU_IS_LOST)
+
+    def refuse_limits(self) -> None:
+        """Let only root set the power limit, and this process not be root."""
+        self.fail("set_limit", NVML_ERROR_NO_PERMISSION)
 
     def fix_limit(self) -> None:
         """Let only the limit in force be settable."""

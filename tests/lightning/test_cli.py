@@ -234,7 +234,7 @@ def test_doctor_says_what_amds_gpus_need(
     amd.load.cache_clear()
     status, rows = doctor("--meter=amd")
     assert status == 1
-    assert "cannot use AMD SMI" in rows["meter amd"][1]
+    assert "install the amdsmi that matches ROCm" in rows["meter amd"][1]
     assert doctor("--meter=cpu-estimate")[0] == 0
 
 

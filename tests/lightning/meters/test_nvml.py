@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from queue import Queue
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from fake_nvml import FakeDriver
 from forked import in_forked_child
 from waiting import LIMIT_S
 
-from zeus_lightning.errors import ZeusMeterError
+from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
 from zeus_lightning.meters import gpu as gpu_module
 from zeus_lightning.meters.gpu import Gpu
 from zeus_lightning.meters.nvml import NvmlMeter
@@ -210,16 +211,6 @@ def test_an_error_in_the_thread_is_raised_by_every_later_reading(fake_gpus: Fake
     meter.close()
 
 
-@pytest.mark.parametrize("kind", ["find", "constraints", "energy"])
-def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver, kind: str) -> None:
-    NvmlMeter([0]).close()
-    fake_gpus.gpus[0].fail(kind, pynvml.NVML_ERROR_GPU_IS_LOST)
-    with pytest.raises(ZeusMeterError):
-        NvmlMeter([0])
-    with pytest.raises(pynvml.NVMLError_Uninitialized):
-        pynvml.nvmlDeviceGetCount()
-
-
 def test_closing_one_meter_again_leaves_the_others_alone(fake_gpus: FakeDriver) -> None:
     one, other = NvmlMeter([0]), NvmlMeter([0])
     one.close()
@@ -237,4 +228,76 @@ def test_reading_a_meter_opened_before_a_fork_is_an_error(fake_gpus: FakeDriver)
     with pytest.raises(ZeusMeterError, match="open the meter after the fork"):
         in_forked_child(meter.read)
     meter.read()
+    meter.close()
+
+
+# Errors
+
+
+def lacks(*kinds: str) -> Callable[[FakeDriver], None]:
+    """Let GPU 0 not support calls of some kinds."""
+
+    def change(driver: FakeDriver) -> None:
+        for kind in kinds:
+            driver.gpus[0].fail(kind, pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("gpus", "change", "message"),
+    [
+        ([0], lacks("energy", "power"), r"power of GPU-.* Not Supported; .*meter="),
+        (
+            [0],
+            lacks("constraints", "enforced", "default_limit"),
+            r"power limit of GPU-.* Not Supported; .*meter=",
+        ),
+        ([7], lacks(), "cannot find GPU 7: .*nvidia-smi -L"),
+        (["GPU-elsewhere"], lacks(), "cannot find GPU GPU-elsewhere: .*nvidia-smi -L"),
+        (
+            [0],
+            lambda driver: driver.fail_init(pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
+            r"Driver Not Loaded; install or load .*`nvidia-smi`",
+        ),
+    ],
+)
+def test_gpus_that_cannot_be_counted_are_an_error_with_a_remedy(
+    fake_gpus: FakeDriver,
+    gpus: list[int | str],
+    change: Callable[[FakeDriver], None],
+    message: str,
+) -> None:
+    change(fake_gpus)
+    with pytest.raises(ZeusMeterError, match=message):
+        NvmlMeter(gpus)
+
+
+def test_a_gpu_named_twice_is_refused(fake_gpus: FakeDriver) -> None:
+    with pytest.raises(ZeusConfigError, match="named twice"):
+        NvmlMeter([1, fake_gpus.gpus[1].uuid])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda driver: driver.gpus[0].fail("energy", pynvml.NVML_ERROR_GPU_IS_LOST),
+            "GPU-00000000-.* GPU is lost; .*reset",
+        ),
+        (
+            lambda driver: driver.gpus[0].fail("energy", pynvml.NVML_ERROR_NO_PERMISSION),
+            "GPU-00000000-.* Insufficient Permissions; .*/dev/nvidia",
+        ),
+        (lambda driver: driver.gpus[0].reset_counter(), "GPU-00000000-.* the GPU was reset"),
+        (FakeDriver.unload, "Uninitialized; the driver was unloaded"),
+    ],
+)
+def test_a_reading_that_fails_during_training_names_the_gpu_and_a_remedy(
+    fake_gpus: FakeDriver, change: Callable[[FakeDriver], None], message: str
+) -> None:
+    meter = NvmlMeter([0])
+    change(fake_gpus)
+    with pytest.raises(ZeusMeterError, match=message):
+        meter.read()
     meter.close()

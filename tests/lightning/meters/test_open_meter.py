@@ -124,11 +124,6 @@ def test_nvml_on_cpu_needs_the_names_of_its_devices(device: torch.device | None)
         open_meter("nvml", device)
 
 
-def test_rapl_that_cannot_be_read_is_an_error() -> None:
-    with pytest.raises(ZeusMeterError, match='use meter="cpu-estimate"'):
-        open_meter("rapl")
-
-
 def test_cpu_estimate_asked_for_by_name_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -139,8 +134,9 @@ def test_cpu_estimate_asked_for_by_name_warns_of_nothing() -> None:
 
 @pytest.mark.parametrize(
     "meter",
-    ["", "Auto", "rapl:0", "auto:nvml", "nvml:", "nvml:0,,1", "cpu-estimate:", "cpu-estimate:hot"],
-)
+    ["", "Auto", "rapl:0", "auto:nvml", "nvml:", "nvml:0,,1", "cpu-estimate:", "cpu-estimate:hot",
+     "rapl+rapl", "cpu-estimate+rapl", "+rapl", "rapl+nvml"],
+)  # fmt: skip
 def test_a_string_that_is_no_meter_is_refused_with_what_could_be_written(meter: str) -> None:
     with pytest.raises(ZeusConfigError, match=r'".*"') as error:
         open_meter(meter)
@@ -150,3 +146,36 @@ def test_a_string_that_is_no_meter_is_refused_with_what_could_be_written(meter: 
 def test_something_else_than_a_meter_is_refused() -> None:
     with pytest.raises(ZeusConfigError, match="meter=3 is neither a meter nor one of"):
         open_meter(3)
+
+
+# GPUs and CPU packages counted together
+
+
+def test_gpus_packages_and_memory_are_summed_and_the_latter_two_shown_apart(
+    fake_gpus: FakeDriver, powercap: FakePowercap
+) -> None:
+    fake_gpus.freeze()
+    powercap.add_package(0)
+    powercap.add_zone("intel-rapl:0/intel-rapl:0:1", "dram")
+    meter = open_meter("nvml:0,1+rapl")
+    assert meter.name == "nvml+rapl"
+    uuids = tuple(gpu.uuid for gpu in fake_gpus.gpus)
+    assert meter.devices == (*uuids, "package-0", "dram of package-0")
+    assert meter.device_model.startswith("Fake H100 + ")
+    assert meter.max_power_w == 300 + 300 + 120
+    before = meter.read()
+    fake_gpus.advance(10)
+    powercap.spend("intel-rapl:0", 7)
+    powercap.spend("intel-rapl:0/intel-rapl:0:1", 3)
+    spent = meter.read() - before
+    assert spent.energy_j == pytest.approx(2 * 500 + 10, abs=0.01)
+    assert spent.cpu_energy_j == pytest.approx(10)
+    meter.close()
+
+
+@pytest.mark.usefixtures("fake_gpus")
+def test_a_sum_of_which_one_cannot_be_read_is_an_error() -> None:
+    with pytest.raises(ZeusMeterError, match="no CPU energy counter under"):
+        open_meter("nvml:0+rapl")
+    with pytest.raises(ZeusConfigError, match="measures the NVIDIA GPU of this run"):
+        open_meter("nvml+rapl")

@@ -1,16 +1,19 @@
-"""A GPU's power limit through the real nvidia-ml-py, on the fake driver."""
+"""A GPU's power limit through the real nvidia-ml-py on the fake driver, and through zeusd."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pynvml
 import pytest
 from fake_nvml import FakeDriver
+from fake_zeusd import FakeZeusd
 
 from zeus_lightning import ZeusPowerError
 from zeus_lightning.power.limits import GpuLimit
-
-TO_SET = "root or with CAP_SYS_ADMIN, or use zeusd$"
-NO_LIMIT = "MIG slices and some laptops have none$"
+from zeus_lightning.zeusd import Zeusd
 
 
 def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: FakeDriver) -> None:
@@ -22,41 +25,57 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
         limit.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "cause", "text"),
-    [
-        (
-            "set_limit",
-            pynvml.NVML_ERROR_NO_PERMISSION,
-            "no_permission",
-            TO_SET,
-        ),
-        ("set_limit", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
-        ("constraints", pynvml.NVML_ERROR_NOT_SUPPORTED, "no_power_control", NO_LIMIT),
-        ("limit", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "no_power_control", NO_LIMIT),
-        ("limit", pynvml.NVML_ERROR_GPU_IS_LOST, "gpu_lost", "reset the GPU"),
-        ("find", pynvml.NVML_ERROR_UNKNOWN, "driver", "nvidia-smi"),
-    ],
-)
-def test_an_nvml_error_names_the_gpu_the_cause_and_a_remedy(
-    fake_gpus: FakeDriver, kind: str, code: int, cause: str, text: str
+# Through zeusd
+
+
+@pytest.fixture
+def daemon(fake_gpus: FakeDriver, socket_path: str) -> Iterator[FakeZeusd]:
+    """A daemon, on GPUs whose limits this process may not set."""
+    for gpu in fake_gpus.gpus:
+        gpu.limit_mw = 250_000
+        gpu.refuse_limits()
+    with FakeZeusd(fake_gpus, socket_path) as daemon:
+        yield daemon
+
+
+def limits_mw(driver: FakeDriver) -> list[int]:
+    return [gpu.limit_mw for gpu in driver.gpus]
+
+
+def test_in_a_container_whose_gpu_0_is_the_hosts_gpu_1_that_one_is_set(
+    fake_gpus: FakeDriver, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uuid = fake_gpus.gpus[0].uuid
-    fake_gpus.gpus[0].fail(kind, code)
-    with pytest.raises(ZeusPowerError, match=text) as raised:  # noqa: PT012 - either may raise
-        limit = GpuLimit(uuid)
-        try:
-            limit.check_permission()
-        finally:
-            limit.close()
-    assert raised.value.fields == {"cause": cause}
-    assert uuid in raised.value.message
+    monkeypatch.setenv("FAKE_NVML_FIRST", "1")
+    with closing(GpuLimit(0, Zeusd(daemon.address))) as limit:
+        limit.set_mw(150_000)
+    assert limits_mw(fake_gpus) == [250_000, 150_000]
 
 
-def test_nvml_is_released_by_close_and_when_opening_fails(fake_gpus: FakeDriver) -> None:
-    GpuLimit(0).close()
-    fake_gpus.gpus[0].lose()
-    with pytest.raises(ZeusPowerError):
-        GpuLimit(0)
-    with pytest.raises(pynvml.NVMLError_Uninitialized):
-        pynvml.nvmlDeviceGetCount()
+def test_the_daemon_of_another_host_sets_nothing(
+    fake_gpus: FakeDriver,
+    fake_nvml_library: Path,
+    tmp_path: Path,
+    socket_path: str,
+) -> None:
+    elsewhere = FakeDriver(fake_nvml_library, tmp_path / "elsewhere.state")
+    for gpu in elsewhere.gpus:
+        gpu.reset_counter()
+    with (
+        FakeZeusd(elsewhere, socket_path),
+        closing(GpuLimit(0, Zeusd(socket_path))) as limit,
+        pytest.raises(ZeusPowerError, match="no GPUs whose energy counter matches this GPU's"),
+    ):
+        limit.set_mw(150_000)
+    assert limits_mw(elsewhere) == limits_mw(fake_gpus) == [300_000, 300_000]
+
+
+def test_a_gpu_without_an_energy_counter_is_not_set_through_the_daemon(
+    fake_gpus: FakeDriver, daemon: FakeZeusd
+) -> None:
+    fake_gpus.gpus[0].fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with (
+        closing(GpuLimit(0, Zeusd(daemon.address))) as limit,
+        pytest.raises(ZeusPowerError, match="check that it runs on this host"),
+    ):
+        limit.set_mw(150_000)
+    assert limits_mw(fake_gpus) == [250_000, 250_000]

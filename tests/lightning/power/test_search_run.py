@@ -102,20 +102,6 @@ def test_training_that_ends_in_mid_profile_leaves_no_trace_and_no_profile(
     assert not (tmp_path / "profile.json").exists()
 
 
-def test_a_gpu_without_an_energy_counter_is_measured_by_samples(
-    fake_gpus: FakeDriver, gpu: FakeGpu
-) -> None:
-    gpu.fail("energy", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    meter = DriversClock(fake_gpus)
-    assert meter.samples
-    callback, net = power(step_w=100, meter=meter), GpuNet(gpu)
-    fit(callback, net)
-    meter.close()
-    assert callback.profile is not None
-    assert len(callback.profile.points) == 3
-    assert phases(net.limits_w)[:3] == [(300, 2 + 4 + 4), (200, 2 + 4), (100, 2 + 4)]
-
-
 # Observing
 
 
