@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-import yaml
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import DriversClock, EachLimit, GpuNet, ManyBatches, power, zeus_warnings
 from lightning.pytorch.cli import LightningCLI
-from programs import Data, Net, new_job, trainer, trials, zeus
+from programs import Net, new_job, trainer, trials, zeus
 from records import job_spec
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
 from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 from zeus_lightning.client import BSOClient
-
-TOKEN = "a-token-of-the-service"
-SIZES: dict[str, Any] = {"batch_sizes": [8, 16], "default_batch_size": 8}
 
 
 def run(*callbacks: Any, gpu: FakeGpu, **arguments: Any) -> GpuNet:
@@ -81,35 +75,16 @@ def test_the_next_recurrence_sets_the_stored_optimum_from_its_first_step(
     assert {trial["default_power_limit_w"] for trial in trials(service.url, job)} == {300}
 
 
-def test_another_batch_size_of_the_job_has_a_profile_of_its_own(
-    service: ServiceProcess, gpu: FakeGpu, gpu_meter: DriversClock
-) -> None:
-    job = new_job()
-    callbacks = [power(meter=gpu_meter) for _ in range(2)]
-    for callback in callbacks:
-        run(zeus(service.url, job_id=job, **SIZES), callback, gpu=gpu)
-    assert [callback.profiled for callback in callbacks] == [True, True]
-    assert [profile["batch_size"] for profile in profiles(service.url, job)] == [8, 16]
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service that asks for a token."""
-    with ServiceProcess(tmp_path_factory.mktemp("guarded"), ZEUS_BSO_TOKEN=TOKEN) as service:
-        yield service
-
-
 def test_alone_it_shares_profiles_in_the_job_of_the_environment(
-    guarded: ServiceProcess,
+    service: ServiceProcess,
     gpu: FakeGpu,
     gpu_meter: DriversClock,
     monkeypatch: pytest.MonkeyPatch,
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     job = new_job()
-    BSOClient(guarded.url, TOKEN).register_job(job_spec(job_id=job))
-    monkeypatch.setenv("ZEUS_BSO_TOKEN", TOKEN)
-    monkeypatch.setenv("ZEUS_SERVER_URL", guarded.url)
+    monkeypatch.setenv("ZEUS_SERVER_URL", service.url)
+    BSOClient(service.url).register_job(job_spec(job_id=job))
     run(power(meter=gpu_meter, step_w=100), gpu=gpu, max_epochs=1)  # no job: it shares nothing
     monkeypatch.setenv("ZEUS_JOB_ID", job)
     callbacks = [power(meter=gpu_meter) for _ in range(2)]
@@ -161,7 +136,7 @@ def test_an_error_of_either_ends_the_trial_and_restores_the_limit(
         assert gpu.limit_mw == 250_000
 
 
-def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
+def test_lightning_cli_builds_all_from_a_config_and_again_from_the_one_that_it_saves(
     service: ServiceProcess,
     fake_gpus: FakeDriver,
     tmp_path: Path,
@@ -176,30 +151,12 @@ def test_lightning_cli_builds_both_from_a_config_with_a_selector_class(
     LightningCLI(Net, ManyBatches, args=["fit", f"--config={config}"])
     assert "* chosen by max-slowdown:1.5" in caplog.text
     assert "ended as converged" in caplog.text
+    assert "the fit used" in caplog.text
     assert (tmp_path / "profile.json").exists()
     assert fake_gpus.gpus[0].limit_mw == 300_000
-
-
-def test_the_config_that_lightning_cli_saves_serves_another_run(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    arguments = {"url": service.url, "target_metric": 0.8, "job_id": new_job(), "batch_sizes": [8]}
-    policy = {"name": "zeus", "num_pruning_rounds": 1, "seed": 7}
-    arguments |= {
-        "monitor": "val_acc",
-        "meter": "cpu-estimate",
-        "policy": policy,
-        "beta_knob": math.inf,
-    }
-    bso = {"class_path": "zeus_lightning.ZeusBSOCallback", "init_args": arguments}
-    limit = {"class_path": "zeus_lightning.ZeusPowerLimitCallback"}
-    config = tmp_path / "given.yaml"
-    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "max_epochs": 5}
-    trainer_config = quiet | {"default_root_dir": str(tmp_path), "callbacks": [bso, limit]}
-    config.write_text(yaml.safe_dump({"trainer": trainer_config}))
-    LightningCLI(Net, Data, args=["fit", f"--config={config}"])
     again = {"save_config_kwargs": {"overwrite": True}}
-    cli = LightningCLI(Net, Data, args=["fit", f"--config={tmp_path / 'config.yaml'}"], **again)
-    callback = cli.trainer.callbacks[0]
-    assert callback.outcome == "converged"
-    assert (callback.job.policy, callback.job.seed, callback.job.beta_knob) == ("zeus", 7, None)
+    cli = LightningCLI(Net, ManyBatches, args=["fit", "--config=config.yaml"], **again)
+    bso, limit, energy, *_ = cli.trainer.callbacks
+    assert (bso.outcome, limit.profiled) == ("converged", False)
+    assert (bso.job.policy, bso.job.seed, bso.job.beta_knob) == ("zeus", 7, None)
+    assert energy.spent.energy_j > 0

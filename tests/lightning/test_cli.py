@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 from apple_silicon import as_on_a_mac
 from click.testing import CliRunner, Result
-from fake_nvml import FakeDriver
+from fake_nvml import FakeDriver, FakeGpu
 from fake_powercap import FakePowercap
 from fake_zeusd import FakeZeusd
 from forked import in_forked_child
@@ -73,27 +72,15 @@ def test_doctor_shows_driver_gpus_counters_ranges_and_the_right_and_changes_noth
     assert list(records_folder().iterdir()) == []
 
 
-def refuse(driver: FakeDriver) -> None:
-    driver.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
-
-
-def lose(driver: FakeDriver) -> None:
-    driver.gpus[1].lose()
-
-
-def mig(driver: FakeDriver) -> None:
-    driver.gpus[1].lack_power_control()
-
-
 @pytest.mark.parametrize(
-    ("change_driver", "options", "status"),
+    ("change", "options", "status"),
     [
-        (refuse, ["--power-limit"], 1),
-        (refuse, ["--power-limit", "--meter=nvml:0"], 0),
-        (refuse, ["--meter=nvml"], 0),
-        (mig, ["--power-limit"], 0),
-        (lose, ["--meter=nvml"], 1),
-        (lose, ["--meter=nvml:0"], 0),
+        (FakeGpu.refuse_limits, ["--power-limit"], 1),
+        (FakeGpu.refuse_limits, ["--power-limit", "--meter=nvml:0"], 0),
+        (FakeGpu.refuse_limits, ["--meter=nvml"], 0),
+        (FakeGpu.lack_power_control, ["--power-limit"], 0),
+        (FakeGpu.lose, ["--meter=nvml"], 1),
+        (FakeGpu.lose, ["--meter=nvml:0"], 0),
         (FakeDriver.unload, ["--meter=nvml"], 1),
         (FakeDriver.unload, ["--power-limit"], 1),
         (None, ["--meter=nvml:7"], 1),
@@ -103,13 +90,13 @@ def mig(driver: FakeDriver) -> None:
     ],
 )
 def test_doctor_exits_1_where_training_with_the_options_would_fail(
-    fake_gpus: FakeDriver, change_driver: Any, options: list[str], status: int
+    fake_gpus: FakeDriver, change: Any, options: list[str], status: int
 ) -> None:
-    if change_driver is not None:
-        change_driver(fake_gpus)
+    if change is not None:
+        change(fake_gpus if change is FakeDriver.unload else fake_gpus.gpus[1])
     found, rows = doctor(*options)
     assert found == status
-    if change_driver is refuse and status:
+    if change is FakeGpu.refuse_limits and status:
         assert "CAP_SYS_ADMIN" in rows["permission GPU 1"][1]
     assert ("no" in [works for works, _ in rows.values()]) == bool(status)
 
@@ -192,7 +179,7 @@ def test_doctor_names_the_meter_that_auto_takes(
 def test_doctor_tries_limits_through_zeusd_and_says_so(
     fake_gpus: FakeDriver, socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse(fake_gpus)
+    fake_gpus.gpus[1].refuse_limits()
     monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
     status, rows = doctor("--power-limit")
     assert status == 1
@@ -216,10 +203,10 @@ def test_doctor_shows_amds_gpus_and_why_apple_silicon_cannot_be_read(amd_gpus: F
     assert rows["GPU AMD 1"][1].endswith(": has an energy counter")
     assert rows["power limit AMD 1"] == ["yes", "100 to 300 W, now 300 W"]
     assert rows["permission AMD 1"][0] == "yes"
-    refuse(amd_gpus)
+    amd_gpus.gpus[1].refuse_limits()
     assert doctor("--power-limit", "--meter=amd:0")[0] == 0
     assert doctor("--power-limit", "--meter=amd:1")[0] == 1
-    lose(amd_gpus)
+    amd_gpus.gpus[1].lose()
     status, rows = doctor("--meter=amd:0")
     assert (status, rows["GPU AMD 1"][0]) == (0, "-")
     status, rows = doctor("--meter=apple")
@@ -266,7 +253,7 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     with pytest.raises(EOFError):  # the child does not report an end
         in_forked_child(set_limit_and_die)
     assert gpu.limit_mw == 125_000
-    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu.refuse_limits()
     done = run("reset-power-limits")
     assert done.exit_code == 1
     assert "CAP_SYS_ADMIN" in done.stdout

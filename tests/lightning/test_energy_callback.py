@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import FakeDriver, FakeGpu
-from gpu_programs import DriversClock, GpuNet, ManyBatches, power
+from fake_nvml import FakeGpu
+from gpu_programs import GpuNet, ManyBatches
 from lightning.pytorch import Callback
-from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from programs import Data, Dying, Net, Raise, StepMeter, Whole, WorkMeter, trainer, zeus
 from service_process import ServiceProcess
@@ -208,17 +207,6 @@ def test_beside_the_bso_callback_a_fit_leaves_the_loggers_to_it(
     assert any("the fit used" in line for line in lines())
 
 
-def test_beside_the_power_limit_callback_both_read(
-    gpu: FakeGpu, fake_gpus: FakeDriver, gpu_meter: DriversClock
-) -> None:
-    own_meter = DriversClock(fake_gpus)
-    limit, callback = power(meter=gpu_meter), ZeusEnergyCallback(own_meter)
-    trainer(limit, callback, max_epochs=1).fit(GpuNet(gpu), ManyBatches())
-    own_meter.close()
-    assert limit.profiled
-    assert callback.spent.energy_j > 0
-
-
 def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]]) -> None:
     class Copies(Callback):
         def on_train_epoch_end(self, *args: Any) -> None:
@@ -233,21 +221,3 @@ def test_a_second_fit_and_a_copy_count_from_zero(lines: Callable[[], list[str]])
     for each in (callback, *copies.copies):
         trainer(each, max_epochs=1).fit(Net(), Data())
     assert len(lines()) == 5
-
-
-def test_lightning_cli_takes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = {
-        "trainer.callbacks": [
-            {"class_path": "zeus_lightning.ZeusEnergyCallback", "init_args": {"meter": "rapl"}}
-        ]
-    }
-    cli = LightningCLI(Net, Data, args=arguments, run=False, save_config_callback=None)
-    (callback,) = [c for c in cli.trainer.callbacks if isinstance(c, ZeusEnergyCallback)]
-    assert callback._choice == "rapl"
-
-
-def test_it_overrides_no_hook_that_fires_for_every_batch() -> None:
-    for name in dir(Callback):
-        if "batch" in name or "backward" in name or "optimizer" in name:
-            assert getattr(ZeusEnergyCallback, name) is getattr(Callback, name)

@@ -9,7 +9,6 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import pynvml
 import pytest
 from fake_nvml import FakeDriver, FakeGpu
 from gpu_programs import (
@@ -118,7 +117,7 @@ def test_fast_dev_run_validate_test_and_predict_do_nothing(
     class WholeGpuNet(Whole, GpuNet):
         pass
 
-    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu.refuse_limits()
     callback = power(meter=gpu_meter, on_unavailable="raise")
     trainer(callback, fast_dev_run=7).fit(WholeGpuNet(gpu), ManyBatches())
     runner, data = trainer(callback), ManyBatches()
@@ -168,26 +167,14 @@ def test_what_does_not_fit_the_program_is_an_error_before_the_first_step(
 # Where limits cannot be set
 
 
-def unload(driver: FakeDriver) -> None:
-    driver.unload()
-
-
-def refuse(driver: FakeDriver) -> None:
-    driver.gpus[0].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
-
-
-def slice_(driver: FakeDriver) -> None:
-    driver.gpus[0].lack_power_control()
-
-
 @pytest.mark.parametrize(
     ("change", "meter", "message", "instead"),
     [
         (None, "auto", "this run trains on cpu, not on a GPU", "power-limit search disabled"),
-        (unload, "nvml:0", "cannot start NVML", "power-limit search disabled"),
-        (slice_, "nvml:0", "MIG slices", "power-limit search disabled"),
+        (FakeDriver.unload, "nvml:0", "cannot start NVML", "power-limit search disabled"),
+        (FakeGpu.lack_power_control, "nvml:0", "MIG slices", "power-limit search disabled"),
         (FakeGpu.fix_limit, "nvml:0", "is fixed at 250 W", "power-limit search disabled"),
-        (refuse, "nvml:0", "root or with CAP_SYS_ADMIN", "observing only"),
+        (FakeGpu.refuse_limits, "nvml:0", "root or with CAP_SYS_ADMIN", "observing only"),
     ],
 )
 def test_where_limits_cannot_be_set_training_goes_on_after_one_warning_or_an_error_is_raised(
@@ -200,10 +187,10 @@ def test_where_limits_cannot_be_set_training_goes_on_after_one_warning_or_an_err
     instead: str,
 ) -> None:
     if change is not None:
-        change(gpu if change is FakeGpu.fix_limit else fake_gpus)
+        change(fake_gpus if change is FakeDriver.unload else gpu)
     callback, net = power(meter=meter), GpuNet(gpu)
-    fit(callback, net)
-    assert net.limits_w == [250] * 200
+    fit(callback, net, data=ManyBatches(20))
+    assert net.limits_w == [250] * 20
     assert (callback.profiled, callback.limit_w, callback.profile) == (False, None, None)
     (warned,) = zeus_warnings(recwarn)
     assert re.match(f"zeus: {instead}: .*{message}", warned)

@@ -6,15 +6,18 @@ import os
 import re
 import signal
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import gpu_programs
 import pynvml
 import pytest
 from fake_nvml import FakeDriver, FakeGpu
+from fake_zeusd import FakeZeusd
 from forked import training_process
-from gpu_programs import DriversClock, GpuNet, ManyBatches, assert_restored, power
+from gpu_programs import DriversClock, GpuNet, ManyBatches, assert_restored, power, zeus_warnings
 from lightning.pytorch import Callback
 from programs import AfterStep, BreaksOnException, trainer
 from train_on_gpu_until_signalled import train_on_gpu
@@ -26,16 +29,13 @@ from zeus_lightning.power.restore import restore_all
 
 def fit(driver: FakeDriver, *others: Callback, **arguments: Any) -> tuple[Any, GpuNet, list[str]]:
     """Train on GPU 0; the callback, the program, and what was warned of."""
-    meter = DriversClock(driver)
-    callback, net = power(meter=meter, **arguments), GpuNet(driver.gpus[0])
-    try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            trainer(callback, *others, max_epochs=1).fit(net, ManyBatches())
-    finally:
-        meter.close()
-    messages = [str(warning.message) for warning in warned]
-    return callback, net, [text for text in messages if text.startswith("zeus:")]
+    with (
+        closing(DriversClock(driver)) as meter,
+        warnings.catch_warnings(record=True, action="always") as warned,
+    ):
+        callback, net = power(meter=meter, **arguments), GpuNet(driver.gpus[0])
+        gpu_programs.fit(callback, net, *others)
+    return callback, net, zeus_warnings(warned)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
 def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
-    lose = AfterStep(10, lambda: gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION))
+    lose = AfterStep(10, gpu.refuse_limits)
     callback, net, warned = fit(fake_gpus, lose)
     assert net.limits_w[-1] == gpu.limit_mw / 1000 != 250
     assert callback.limit_w is None
@@ -215,3 +215,49 @@ def test_an_energy_counter_that_fails_for_a_while_costs_a_window(
     assert callback.limit_w == 200
     assert len(warned) == 1
     assert "a GPU's energy or time could not be read" in warned[0]
+
+
+# Through zeusd
+
+
+@pytest.fixture
+def daemon(
+    fake_gpus: FakeDriver, gpu: FakeGpu, socket_path: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeZeusd]:
+    """Zeus's daemon, beside a process that may not set limits."""
+    gpu.refuse_limits()
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", socket_path)
+    with FakeZeusd(fake_gpus, socket_path) as daemon:
+        yield daemon
+
+
+def test_it_profiles_and_restores_through_the_daemon_and_says_so(
+    fake_gpus: FakeDriver, gpu: FakeGpu, daemon: FakeZeusd, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        callback, _, _ = fit(fake_gpus)
+    assert callback.limit_w == 225
+    assert_restored(gpu)
+    assert f"set and restored through zeusd at {daemon.address}" in caplog.text
+
+
+def test_a_daemon_that_restarts_while_limits_are_measured_costs_one_window(
+    fake_gpus: FakeDriver, gpu: FakeGpu, daemon: FakeZeusd
+) -> None:
+    callback, _, warned = fit(fake_gpus, AfterStep(10, daemon.end), AfterStep(16, daemon.start))
+    assert callback.limit_w == 225
+    assert len(warned) == 1
+    assert_restored(gpu)
+
+
+def test_a_daemon_that_stays_away_ends_profiling_and_training_goes_on(
+    fake_gpus: FakeDriver, gpu: FakeGpu, daemon: FakeZeusd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback, _, warned = fit(fake_gpus, AfterStep(10, daemon.end))
+    assert any("; run `zeus-lightning reset-power-limits`" in text for text in warned)
+    assert callback.limit_w is None
+    assert gpu.limit_mw != 250_000
+    daemon.start()
+    monkeypatch.delenv("ZEUSD_SOCK_PATH")  # the record names it
+    assert [finished for _, finished, _ in restore_all()] == [True]
+    assert_restored(gpu)

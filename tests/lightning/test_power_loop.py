@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pynvml
 import pytest
 import torch
 from fake_nvml import FakeGpu
@@ -174,7 +173,7 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
     run = recurrence(None, "a")
     with pytest.raises(ZeusConfigError, match="has no batch size before it is entered"):
         train(PowerLimit(run=run, meter=gpu_meter), gpu)
-    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu.refuse_limits()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):

@@ -106,19 +106,6 @@ class RefusesOnRankOne(Gpu):
             fail_elsewhere(Path(os.environ["FAKE_NVML_STATE"]), 1, "set_limit", error)
 
 
-class NoDriverOnRankOne(Gpu):
-    """Rank 1 finds no driver while the callback looks for one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state = os.environ["FAKE_NVML_STATE"]
-        if RANK == 1:
-            os.environ["FAKE_NVML_STATE"] = "/nonexistent"
-
-    def setup(self, *args: Any, **arguments: Any) -> None:
-        os.environ["FAKE_NVML_STATE"] = self.state
-
-
 class ChangedByHand(Gpu):
     """Someone else changes the limit of rank 1's GPU alone, once."""
 
@@ -186,8 +173,6 @@ def scenario(name: str, folder: Path) -> dict[str, Any]:
             return fit(Gpu(), meter=f"nvml:{3 * RANK}")
         case "mig":
             return fit(Gpu(), meter=f"nvml:{4 * RANK}")
-        case "no_gpu":
-            return fit(NoDriverOnRankOne())
         case "one_gpu":
             return fit(Gpu(), meter="nvml:0")
     raise ValueError(name)

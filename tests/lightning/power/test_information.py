@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -117,7 +116,7 @@ recorded = pytest.mark.skipif(
 
 
 @recorded
-@pytest.mark.parametrize(("windows", "most"), [(50, 0.01), (500, 0.0015), (5000, 0.001)])
+@pytest.mark.parametrize(("windows", "most"), [(50, 0.01), (5000, 0.001)])
 def test_on_recorded_loads_a_run_costs_hardly_more_than_at_the_best_limit(
     windows: int, most: float
 ) -> None:
@@ -129,7 +128,7 @@ def test_on_recorded_loads_a_run_costs_hardly_more_than_at_the_best_limit(
         assert max(outcome.excess for outcome in outcomes) <= 0.01
 
 
-@pytest.mark.parametrize(("noise", "eta"), list(itertools.product([0.005, 0.05], [0.5, 1.0])))
+@pytest.mark.parametrize(("noise", "eta"), [(0.005, 1.0), (0.05, 0.5)])
 def test_on_made_up_loads_a_run_costs_less_than_with_a_sweep(noise: float, eta: float) -> None:
     loads = list(made_up_loads((100, 250), 12))
     excess = {

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pynvml
 import pytest
 from fake_nvml import FakeDriver, FakeGpu
 from forked import in_forked_child
@@ -189,7 +188,7 @@ def test_checking_whether_a_limit_is_available_restores_nothing_and_leaves_no_fi
     assert fake_gpus.gpus[0].limit_mw == 125_000
     with closing(GpuLimit(1)) as other:
         assert not check_settable(other)
-        fake_gpus.gpus[1].fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+        fake_gpus.gpus[1].refuse_limits()
         with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
             check_settable(other)
     assert records() == [fake_gpus.gpus[0].uuid]

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 import torch
 from fake_nvml import FakeDriver, FakeGpu
@@ -111,7 +110,7 @@ def test_observing_changes_nothing_and_reports_what_would_be_set(
     path = tmp_path / "a.json"
     fit(power(meter=gpu_meter, profile_path=path), GpuNet(gpu))
     callback, net = power(meter=gpu_meter, profile_path=path, apply=False), GpuNet(gpu)
-    gpu.fail("set_limit", pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu.refuse_limits()
     with caplog.at_level(logging.INFO):
         fit(callback, net)
     assert phases(net.limits_w) == [(250, 200)]
