@@ -74,3 +74,13 @@ def set_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under a shell's `&`
+
+
+@contextmanager
+def default_sigterm() -> Iterator[None]:
+    """The default reaction to SIGTERM, within the block alone."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

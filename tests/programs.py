@@ -73,20 +73,6 @@ class TrainAcc(Net):
         return super().training_step(batch, index)
 
 
-class Scheduled(Net):
-    """Reads the number of steps, which builds the dataloader, before training."""
-
-    lr = 0.1
-
-    def configure_optimizers(self) -> Any:
-        self.seen_steps = int(self.trainer.estimated_stepping_batches)
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.lr, total_steps=self.seen_steps
-        )
-        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
-
-
 class Data(LightningDataModule):
     """64 samples, trained in batches of `batch_size`."""
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import requests
 import torch
-from calls import recorded_calls
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler
 from programs import Data, Dying, Net, Steps, new_job, outcomes, trainer, zeus
@@ -22,8 +21,6 @@ from zeus_lightning import (
     ZeusError,
     ZeusJobConflict,
     ZeusMeterError,
-    ZeusServiceError,
-    ZeusServiceUnavailable,
 )
 
 
@@ -73,11 +70,6 @@ def test_an_invalid_argument_is_an_error_of_the_constructor(
     with pytest.raises(ZeusConfigError, match=message) as error:
         ZeusBSOCallback(**({"url": "http://127.0.0.1:1", "target_metric": 0.9} | arguments))
     assert "secret" not in str(error.value)
-
-
-def test_the_service_names_an_argument_out_of_its_range(service: ServiceProcess) -> None:
-    with pytest.raises(ZeusServiceError, match=r"refused.*422.*batch_sizes.*at most 128"):
-        trainer(zeus(service.url, batch_sizes=range(8, 800))).fit(Net(), Data())
 
 
 class BareData(Data):
@@ -206,31 +198,10 @@ def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     assert outcomes(service.url, job) == ["withdrawn"]
 
 
-class ReadOnlyConfig(dict[str, Any]):
-    """Refuses changes as a read-only config of OmegaConf does."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        raise NotImplementedError(f"Cannot change read-only config\n    full_key: {name}")
-
-
-class Configured(Data):
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.config = config
-
-
-NESTED = {"batch_arg_name": "config.batch_size"}
-
-
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
         (ReadOnlyData(), {}, "batch_size cannot be set to 8 on ReadOnlyData"),
-        (
-            Configured(ReadOnlyConfig(batch_size=8)),
-            NESTED,
-            "config.batch_size cannot be set to 8 on ReadOnlyConfig",
-        ),
         (Data(), {"meter": Dying(-1)}, "GPU 0 is lost"),
     ],
 )
@@ -247,27 +218,6 @@ def test_a_missing_url_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEUS_SERVER_URL", raising=False)
     with pytest.raises(ZeusConfigError, match=r"pass url=... or set \$ZEUS_SERVER_URL"):
         trainer(zeus(None)).fit(Net(), Data())
-
-
-def test_a_url_that_nobody_answers_is_an_error_that_says_what_to_do() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    with recorded_calls() as calls:
-        error = tried(new_job(), url, Data())
-    assert isinstance(error, ZeusServiceUnavailable)
-    assert len(calls.bounds_s) == 1  # within two seconds, as `test_client.py` tests
-    remedies = ("check the service", "pass require_service=False")
-    for part in (url, "Connection refused", *remedies):
-        assert part in str(error)
-
-
-def test_without_a_required_service_a_run_trains_on_the_default_batch_size() -> None:
-    steps, net = Steps(), Net()
-    callback = zeus(f"http://127.0.0.1:{free_port()}", require_service=False, batch_sizes=[8, 16])
-    with pytest.warns(UserWarning, match="training without it, with batch size 8"):
-        trainer(callback, steps, max_epochs=2).fit(net, Data(batch_size=8))
-    assert steps.count == 2 * 8
-    assert net.batch_lengths == {8}
-    assert (callback.trial, callback.outcome) == (None, None)
 
 
 def test_a_run_that_would_never_end_needs_the_service_that_may_know_its_epochs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from programs import (
     zeus,
 )
 from service_process import ServiceProcess
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from zeus_lightning import ZeusBSOCallback, ZeusTrialFailed
 
@@ -41,63 +43,26 @@ class Epochs(Callback):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "epochs"),
-    [
-        ({"num_sanity_val_steps": 0}, [1, 2, 3]),
-        ({"check_val_every_n_epoch": 2, "max_epochs": 6}, [2, 4, 6]),
-        ({"val_check_interval": 4, "check_val_every_n_epoch": None}, [0, 1, 1]),
-        ({"limit_train_batches": 3}, [1, 2, 3]),
-    ],
-)
-def test_each_validation_is_reported_with_the_epochs_completed(
-    service: ServiceProcess, arguments: dict[str, Any], epochs: list[int]
-) -> None:
-    callback = zeus(service.url)
-    beside = Epochs(callback)
-    trainer(callback, beside, **arguments).fit(Net(), Data())
-    assert beside.seen == epochs
-    assert callback.outcome == "converged"
-
-
-class LongData(Data):
-    """100 batches of 8 samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.samples = TensorDataset(torch.randn(800, 4))
-
-    def val_dataloader(self) -> Any:
-        return DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=8)
-
-
-@pytest.mark.parametrize(
     ("arguments", "epochs", "steps"),
     [
-        ({"val_check_interval": 0.3}, [0, 0, 0, 1, 1, 1], 190),  # 30, 60 and 90 of each 100
-        ({"val_check_interval": 50}, [0, 1, 1, 2, 2, 3], 300),
-        ({"val_check_interval": 50, "check_val_every_n_epoch": 2}, [1, 2, 3, 4, 5, 6], 600),
+        ({"num_sanity_val_steps": 0}, [1, 2, 3], 3 * 8),
+        ({"check_val_every_n_epoch": 2, "max_epochs": 6}, [2, 4, 6], 6 * 8),
+        ({"val_check_interval": 4, "check_val_every_n_epoch": None}, [0, 1, 1], 12),
+        ({"val_check_interval": 0.4}, [0, 0, 1], 8 + 3),  # after 3 and 6 of each 8
+        ({"val_check_interval": 4, "check_val_every_n_epoch": 2}, [1, 2, 3], 28),
+        ({"limit_train_batches": 3}, [1, 2, 3], 3 * 3),
     ],
 )
-def test_a_validation_within_an_epoch_stops_training_there(
+def test_each_validation_is_reported_with_the_epochs_completed_and_may_stop_training_there(
     service: ServiceProcess, arguments: dict[str, Any], epochs: list[int], steps: int
 ) -> None:
-    callback, counted = zeus(service.url, max_epochs=9), Steps()
+    callback, counted, net = zeus(service.url), Steps(), Net()
     beside = Epochs(callback)
-    net = Net((0.1, 0.2, 0.3, 0.4, 0.5, 0.9))
-    trainer(callback, beside, counted, **({"max_epochs": 9} | arguments)).fit(net, LongData())
+    trainer(callback, beside, counted, **arguments).fit(net, Data())
     assert beside.seen == epochs
     assert counted.count == steps
     assert net.batch_lengths == {8}
-    (trial,) = trials(service.url, callback.job.job_id)
-    assert (trial["outcome"], trial["reports"]) == ("converged", 6)
-
-
-def test_the_sanity_check_reports_nothing(service: ServiceProcess) -> None:
-    callback = zeus(service.url)
-    runner = trainer(callback, num_sanity_val_steps=1, max_epochs=3)
-    runner.fit(Net((0.9,)), Data())  # also a metric that reaches the target there
-    (trial,) = trials(service.url, callback.job.job_id)
-    assert (trial["outcome"], trial["reports"]) == ("converged", 1)
+    assert callback.outcome == "converged"
 
 
 class NoValidation(Data):
@@ -128,8 +93,8 @@ def test_a_failed_batch_size_is_raised_when_the_least_training_is_done(
     service: ServiceProcess,
 ) -> None:
     callback, steps = zeus(service.url), Steps()
-    with pytest.raises(ZeusTrialFailed, match="diverged"):
-        trainer(callback, steps, min_epochs=4).fit(Net((0.1, float("nan"), 0.9)), Data())
+    with pytest.raises(ZeusTrialFailed, match=r"diverged: the metric is 1e\+32 after 2"):
+        trainer(callback, steps, min_epochs=4).fit(Net((0.1, 1e32, 0.9)), Data())
     assert steps.count == 4 * 8
     (trial,) = trials(service.url, callback.job.job_id)
     assert (trial["outcome"], trial["reports"]) == ("diverged", 1)
@@ -206,11 +171,45 @@ def test_the_best_checkpoint_is_there_however_the_trial_ended(
     assert saved["epoch"] == val_acc.index(best)
 
 
-def test_the_callback_overrides_one_hook_of_batches_to_see_an_epochs_first() -> None:
-    per_batch = [name for name in dir(Callback) if "batch" in name or "optimizer" in name]
-    per_batch += [name for name in dir(Callback) if "backward" in name]
-    assert len(per_batch) > 10
-    overridden = [
-        name for name in per_batch if getattr(ZeusBSOCallback, name) is not getattr(Callback, name)
-    ]
-    assert overridden == ["on_train_batch_start"]
+# Copies, made while it trains
+
+
+class FailsInSetup(Data):
+    """Raises an error before any callback is set up."""
+
+    def setup(self, stage: str) -> None:
+        raise ZeroDivisionError("mine")
+
+
+class UsesCopy(Callback):
+    """Trains with a copy of a callback within its fit, after a first attempt that fails."""
+
+    def __init__(self, callback: ZeusBSOCallback) -> None:
+        self.callback = callback
+
+    def on_train_epoch_end(self, runner: Any, module: Any) -> None:
+        if runner.current_epoch != 0:
+            return
+        other = pickle.loads(pickle.dumps(self.callback))
+        assert (other.job, other.trial, other.outcome) == (None, None, None)
+        with pytest.raises(ZeroDivisionError):
+            trainer(other).fit(Net(), FailsInSetup())
+        net = Net((0.9,))
+        trainer(other).fit(net, Data(batch_size=8))
+        assert (other.trial.trial_number, other.outcome) == (2, "converged")
+        assert net.batch_lengths == {4}
+        del other
+        gc.collect()
+        assert (self.callback.trial.trial_number, self.callback.outcome) == (1, None)
+
+
+def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
+    service: ServiceProcess,
+) -> None:
+    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=float("inf"))
+    net, data = Net(), Data(batch_size=8)
+    trainer(callback, UsesCopy(callback)).fit(net, data)
+    assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]
+    assert callback.last_report.epoch == 3
+    assert net.batch_lengths == {4}
+    assert data.batch_size == 8

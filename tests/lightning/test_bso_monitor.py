@@ -57,9 +57,24 @@ class LogsMoreLater(Plain):
             self.log("val_acc", 0.9)
 
 
-class LogsNothing(Plain):
+class Logs(Plain):
+    """Logs these metrics in each validation; as `val_loss`, also in each of its steps."""
+
+    def __init__(self, **metrics: float) -> None:
+        super().__init__()
+        self.metrics = metrics
+
     def validation_step(self, batch: Any, index: int) -> None:
-        pass
+        for name, value in self.metrics.items():
+            self.log(name, value, on_step=name == "val_loss", on_epoch=True)
+
+
+def logs_two() -> Logs:
+    return Logs(val_acc=0.9, val_loss=0.1)
+
+
+def logs_elbo() -> Logs:
+    return Logs(elbo=-0.5)
 
 
 @pytest.mark.parametrize(
@@ -103,16 +118,22 @@ def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
     assert outcomes(service.url, callback.job.job_id) == ["withdrawn"]
 
 
-def test_if_nothing_is_logged_the_error_says_how_to_log_it(service: ServiceProcess) -> None:
-    message = r"no epoch metric was logged; call self\.log\('val_acc', .*on_epoch=True\)"
+@pytest.mark.parametrize(
+    ("monitor", "message"),
+    [
+        ("val_acc", r"no epoch metric was logged; call self\.log\('val_acc', .*on_epoch=True\)"),
+        (
+            None,
+            "no metric to monitor: no epoch metric was logged; call self.log.*"
+            r"on_epoch=True\), and pass monitor=NAME to ZeusBSOCallback$",
+        ),
+    ],
+)
+def test_if_nothing_is_logged_the_error_says_how_to_log_it(
+    service: ServiceProcess, monitor: str | None, message: str
+) -> None:
     with pytest.raises(ZeusConfigError, match=message):
-        trainer(zeus(service.url)).fit(LogsNothing(), Data())
-
-
-class LogsTwo(Plain):
-    def validation_step(self, batch: Any, index: int) -> None:
-        self.log("val_acc", 0.9)
-        self.log("val_loss", 0.1, on_step=True)
+        trainer(zeus(service.url, monitor=monitor)).fit(Logs(), Data())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +172,7 @@ def test_a_mode_of_the_trainer_that_the_name_contradicts_is_a_warning(
 ) -> None:
     callback = zeus(service.url, monitor=None, target_metric=None)
     with pytest.warns(UserWarning, match="'val_acc' looks like a metric that should rise"):
-        trainer(callback, EarlyStopping("val_acc"), max_epochs=1).fit(LogsTwo(), Data())
+        trainer(callback, EarlyStopping("val_acc"), max_epochs=1).fit(logs_two(), Data())
 
 
 @pytest.mark.parametrize("sanity", [2, 0])
@@ -163,29 +184,15 @@ def test_metrics_to_choose_from_are_listed_if_the_program_names_none(
     with pytest.raises(
         ZeusConfigError, match=r"pass monitor='val_acc' or 'val_loss' to ZeusBSOCallback$"
     ):
-        trainer(callback, steps, num_sanity_val_steps=sanity).fit(LogsTwo(), Data())
+        trainer(callback, steps, num_sanity_val_steps=sanity).fit(logs_two(), Data())
     assert steps.count == (0 if sanity else 8)
     assert outcomes(service.url, job) == []
-
-
-def test_if_the_program_names_no_metric_and_logs_none_the_error_says_how_to_log_one(
-    service: ServiceProcess,
-) -> None:
-    message = "no metric to monitor: no epoch metric was logged; call self.log"
-    remedy = r"on_epoch=True\), and pass monitor=NAME to ZeusBSOCallback$"
-    with pytest.raises(ZeusConfigError, match=f"{message}.*{remedy}"):
-        trainer(zeus(service.url, monitor=None)).fit(LogsNothing(), Data())
-
-
-class LogsElbo(Plain):
-    def validation_step(self, batch: Any, index: int) -> None:
-        self.log("elbo", -0.5)
 
 
 def test_the_mode_is_asked_for_with_the_metric_if_no_name_shows_it(service: ServiceProcess) -> None:
     message = r"pass monitor='elbo' \(with mode='min' or 'max'\) to ZeusBSOCallback"
     with pytest.raises(ZeusConfigError, match=message):
-        trainer(zeus(service.url, monitor=None)).fit(LogsElbo(), Data())
+        trainer(zeus(service.url, monitor=None)).fit(logs_elbo(), Data())
 
 
 def test_a_mode_that_nothing_shows_is_an_error_unless_the_job_has_one(
@@ -194,10 +201,10 @@ def test_a_mode_that_nothing_shows_is_an_error_unless_the_job_has_one(
     job, steps = new_job(), Steps()
     untold = {"job_id": job, "monitor": "elbo", "target_metric": -1.0}
     with pytest.raises(ZeusConfigError, match="'elbo' should rise or fall is unknown; pass mode="):
-        trainer(zeus(service.url, **untold), steps).fit(LogsElbo(), Data())
+        trainer(zeus(service.url, **untold), steps).fit(logs_elbo(), Data())
     assert (steps.count, outcomes(service.url, job)) == (0, [])
-    trainer(zeus(service.url, **untold, mode="max")).fit(LogsElbo(), Data())
-    trainer(zeus(service.url, **untold)).fit(LogsElbo(), Data())
+    trainer(zeus(service.url, **untold, mode="max")).fit(logs_elbo(), Data())
+    trainer(zeus(service.url, **untold)).fit(logs_elbo(), Data())
     assert outcomes(service.url, job) == ["converged", "converged"]
 
 
@@ -210,7 +217,7 @@ def test_without_the_service_a_target_in_an_unknown_mode_is_not_looked_for() -> 
         require_service=False,
     )
     with pytest.warns(UserWarning, match=r"pass mode=\.\.\. to stop at the target"):
-        trainer(callback, steps, max_epochs=3).fit(LogsElbo(), Data())
+        trainer(callback, steps, max_epochs=3).fit(logs_elbo(), Data())
     assert steps.count == 3 * 8
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 from contextlib import suppress
@@ -11,15 +10,12 @@ from typing import Any
 
 import pytest
 import requests
-import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from programs import (
     AfterEpoch,
     Data,
-    LoadsLate,
     Net,
-    Scheduled,
     Steps,
     TrainAcc,
     Whole,
@@ -160,30 +156,6 @@ def test_a_checkpoint_older_than_the_last_report_counts_from_where_it_was_saved(
     # the two epochs that were lost are not counted
     assert (report.time_s, report.energy_j) == (4 * PER_EPOCH, 4 * PER_EPOCH * 3.0)
     assert trials(job.url, job.id)[1]["cost"] == resumed.cost_j
-
-
-def test_a_checkpoint_in_mid_epoch_holds_in_plain_values_what_was_spent_by_then(job: Job) -> None:
-    saver = ModelCheckpoint(job.folder, "step={step}", every_n_train_steps=PER_EPOCH + 3)
-    job.fit((0.1,), saver, AfterEpoch(2, crash))
-    saved = torch.load(saver.best_model_path, weights_only=True)["callbacks"]["ZeusBSOCallback"]
-    assert saved["spent"]["energy_j"] == (PER_EPOCH + 3) * 3.0
-    assert saved["spent"]["time_s"] == PER_EPOCH + 3
-    assert json.loads(json.dumps(saved)) == saved
-
-
-def test_a_strategy_that_loads_late_trains_with_the_trials_batch_size_too(job: Job) -> None:
-    def fit(*args: Any, **arguments: Any) -> tuple[ZeusBSOCallback, Net]:
-        strategy = {"strategy": LoadsLate()}
-        return job.fit(*args, net=Scheduled(), trainer_arguments=strategy, **arguments)
-
-    fit((0.1,), AfterEpoch(1, crash))
-    trainer(job.callback(WorkMeter())).fit(Net((0.9,)), Data())  # so that another size is next
-    resumed, net = fit((0.9,), ckpt_path=job.after(1))
-    assert job.outcomes() == ["converged", "converged", "converged", "withdrawn"]
-    started = trials(job.url, job.id)[3]["batch_size"]
-    assert started != resumed.trial.batch_size == 4
-    assert net.batch_lengths == {4}
-    assert resumed.last_report.energy_j == 2 * PER_EPOCH * 3.0
 
 
 def test_reports_the_service_missed_are_sent_by_the_resumed_run(

@@ -84,16 +84,6 @@ def test_training_is_measured_reported_and_logged_until_the_target_is_reached(
     assert len(rows) == 3
 
 
-def test_the_batch_size_the_service_chose_is_trained_with(service: ServiceProcess) -> None:
-    job, seen = new_job(), []
-    for _ in range(3):
-        callback, net = zeus(service.url, job_id=job), Net()
-        trainer(callback).fit(net, Data(batch_size=8))
-        assert net.batch_lengths == {callback.trial.batch_size}
-        seen.append(callback.trial.batch_size)
-    assert seen == [8, 4, 2]  # the default, then downwards
-
-
 @pytest.mark.parametrize("place", ["module", "module.hparams", "datamodule.hparams"])
 def test_the_batch_size_may_live_on_the_module_or_in_hparams(
     service: ServiceProcess, place: str
@@ -329,3 +319,12 @@ def test_a_job_that_is_not_named_is_told_its_id(
     trainer(callback).fit(Net(), Data())
     told = f"zeus: the job is '{callback.job.job_id}', named after"
     assert caplog.text.count(told) == 1
+
+
+def test_the_job_that_is_given_goes_before_the_environments_and_steps_bound_its_epochs(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUS_JOB_ID", "nightly")
+    callback = zeus(service.url, job_id=(job := new_job()))
+    trainer(callback, max_epochs=-1, max_steps=sys.maxsize).fit(Net((0.9,)), Data())
+    assert (callback.job.job_id, callback.job.max_epochs) == (job, 2**31 - 1)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from fake_nvml import FakeGpu
+from forked import default_sigterm
 from gpu_programs import (
     DriversClock,
     EachLimit,
@@ -174,13 +175,10 @@ def test_what_fails_as_the_block_is_entered_leaves_nothing_behind(
     with pytest.raises(ZeusConfigError, match="has no batch size before it is entered"):
         train(PowerLimit(run=run, meter=gpu_meter), gpu)
     gpu.refuse_limits()
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+    with default_sigterm():
         with pytest.raises(ZeusPowerError, match="CAP_SYS_ADMIN"):
             train(PowerLimit(**SHORT, meter=gpu_meter, on_unavailable="raise"), gpu)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
     assert_restored(gpu)
 
 
@@ -191,12 +189,9 @@ def test_sigterm_restores_the_limit(gpu: FakeGpu, gpu_meter: DriversClock) -> No
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(LIMIT_S)  # the handler ends it
 
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+    with default_sigterm():
         with pytest.raises(SystemExit) as raised:
             train(PowerLimit(**SHORT, meter=gpu_meter), gpu, then=terminate)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
     assert raised.value.code == 128 + signal.SIGTERM
     assert_restored(gpu)

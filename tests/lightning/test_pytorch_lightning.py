@@ -10,7 +10,7 @@ import programs
 import pytest
 import pytorch_lightning as pl
 import torch
-from programs import AfterEpoch, Data, crash, new_job, outcomes, trials, zeus
+from programs import AfterEpoch, Data, crash, new_job, outcomes, zeus
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from service_process import ServiceProcess
 
@@ -87,11 +87,3 @@ def test_a_checkpoint_resumes_the_trial_until_its_target(
     assert net.batch_lengths == {16}
     assert data.batch_size == 8
     assert outcomes(service.url, job) == ["converged", "withdrawn"]
-
-
-def test_validate_and_fast_dev_run_have_no_trial(service: ServiceProcess) -> None:
-    job = new_job()
-    callback = zeus(service.url, job_id=job)
-    trainer(callback).validate(Net(), PlData())
-    trainer(callback, fast_dev_run=True).fit(Net(), PlData())
-    assert trials(service.url, job) == []

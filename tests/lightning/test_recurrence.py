@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import default_sigterm
 from programs import new_job, outcomes, recurrence, trials
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
@@ -111,7 +112,8 @@ def test_numbers_of_torch_and_numpy_are_taken_as_they_are_printed(
 ) -> None:
     sizes = {"batch_sizes": np.array([8, 16]), "default_batch_size": np.int64(16)}
     with recurrence(service.url, new_job(), **sizes, max_epochs=np.int64(4)) as run:
-        assert run.report(0.5, epoch=np.int64(1)).outcome is None
+        half = torch.tensor(0.5, dtype=torch.bfloat16)
+        assert run.report(half, epoch=np.int64(1)).outcome is None  # type: ignore[arg-type]
         assert run.report(torch.tensor(0.9), epoch=1.5).outcome == "converged"  # type: ignore[arg-type]
 
 
@@ -145,14 +147,11 @@ def terminated(run: Recurrence) -> None:
 def test_sigterm_ends_the_trial_as_interrupted_and_its_handler_is_put_back(
     service: ServiceProcess,
 ) -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     job = new_job()
-    try:
+    with default_sigterm():
         with pytest.raises(SystemExit) as raised:
             terminated(recurrence(service.url, job))
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
     assert raised.value.code == 128 + signal.SIGTERM
     assert outcomes(service.url, job) == ["interrupted"]
 
@@ -160,14 +159,11 @@ def test_sigterm_ends_the_trial_as_interrupted_and_its_handler_is_put_back(
 def test_a_handler_of_sigterm_that_the_program_sets_in_the_block_stays(
     service: ServiceProcess,
 ) -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
+    with default_sigterm():
         with recurrence(service.url, new_job()) as run:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             run.report(0.95)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_loop_without_a_report_teaches_nothing(service: ServiceProcess) -> None:
@@ -212,7 +208,8 @@ def test_without_the_service_it_raises_or_trains_without_a_trial(service: Servic
     nobody, sizes = f"http://127.0.0.1:{free_port()}", {"default_batch_size": np.int64(16)}
     run = recurrence(nobody, "a", **sizes)
     for _ in range(2):  # it can be entered again
-        with pytest.raises(ZeusServiceUnavailable), run:
+        refused = f"{nobody}.*Connection refused.*pass require_service=False"
+        with pytest.raises(ZeusServiceUnavailable, match=refused), run:
             pass
     run = recurrence(nobody, "a", **sizes, require_service=False)
     with pytest.warns(UserWarning, match="training without it, with batch size 16"):

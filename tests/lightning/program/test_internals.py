@@ -32,11 +32,6 @@ def remove(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     monkeypatch.delattr(next(each for each in holders if name in vars(each)), name)
 
 
-def test_the_release_that_is_installed_has_all_parts() -> None:
-    check_internals(attached())
-    check_internals(attached(strategy="ddp_spawn", devices=2))
-
-
 @pytest.mark.parametrize(
     ("name", "owner"),
     [

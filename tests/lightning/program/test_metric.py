@@ -1,24 +1,14 @@
-"""Where the monitored metric comes from, and likely mistakes in its name, mode and target."""
+"""Likely mistakes in the monitored metric's name, mode and target."""
 
 from __future__ import annotations
 
 import warnings
 
 import pytest
-from programs import Data, Net, TrainAcc, new_job, trainer, zeus
+from programs import Data, Net, new_job, trainer, zeus
 from service_process import ServiceProcess
 
 from zeus_lightning.program.metric import mode_of_name
-
-
-def test_a_metric_of_training_is_reported_as_its_epochs_end(service: ServiceProcess) -> None:
-    callback = zeus(service.url, monitor="train_acc")
-    runner = trainer(callback, val_check_interval=0.5)
-    runner.fit(TrainAcc((0.3, 0.4, 0.85)), Data())
-    assert callback.outcome == "converged"
-    assert (callback.last_report.sequence, callback.last_report.epoch) == (3, 3)
-    assert callback.last_report.metric == pytest.approx(0.85)
-    assert runner.current_epoch == 3
 
 
 @pytest.mark.parametrize(

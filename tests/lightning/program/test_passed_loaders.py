@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import AfterEpoch, Net, Raise, crash, new_job, outcomes, trainer, zeus
+from programs import AfterEpoch, Net, crash, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -108,16 +108,6 @@ def test_a_resumed_run_trains_with_the_batch_size_of_its_checkpoint(
         assert runner.fit_loop._data_source.instance is loader
     assert lengths == [{4}, {4}]
     assert outcomes(service.url, sizes["job_id"]) == ["converged", "converged", "withdrawn"]
-
-
-def test_an_error_puts_back_what_was_passed(service: ServiceProcess) -> None:
-    loader, net = {"a": shuffled(8)}, Samples()
-    runner = trainer(zeus(service.url, **FOUR), Raise(KeyboardInterrupt()))
-    with pytest.raises(SystemExit):
-        runner.fit(net, loader, validation())
-    assert net.batch_lengths == {4}
-    assert runner.fit_loop._data_source.instance is loader
-    assert loader["a"].batch_size == 8
 
 
 def test_a_run_without_a_trial_trains_with_what_was_passed(service: ServiceProcess) -> None:

@@ -166,6 +166,7 @@ def test_a_program_that_fails_after_its_trial_is_an_error_that_says_so(
     result = recur(tmp_path, service.url, "--recurrences=1", *scripted((3, "completed")))
     assert result.exit_code == 1
     assert "1.1       8 explore    status 3" in result.output
+    assert re.search("chosen +0 of 1 ", result.output)
     assert (
         "1 of 1 recurrences failed; the last one completed, but ended with exit status 3: "
         in result.output
@@ -285,6 +286,7 @@ def test_a_command_that_starts_no_trial_gets_advice(
     result = recur(tmp_path, service.url, "--observe", *command)
     assert result.exit_code == 0, result.output
     assert "no trial; the script must use ZeusBSOCallback" in result.output
+    assert "succeeded" not in result.output  # no table
 
 
 def test_a_baseline_says_what_it_reached(tmp_path: Path, service: ServiceProcess) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
+import traceback
 
 import pytest
 import torch
@@ -15,18 +15,17 @@ from zeus_lightning import ZeusConfigError
 from zeus_lightning.run.outcomes import outcome_of, reason_of
 
 
-def fails(index: int, error: BaseException) -> None:
+def raised_in_process(error: BaseException) -> ProcessRaisedException:
+    """What torch's launcher raises for an error in its process 0."""
     try:
-        int("first") if "chained" in str(error) else None
-    except ValueError as cause:
-        raise error from cause
-    raise error
-
-
-def dies(index: int, number: int) -> None:
-    if number == signal.SIGTERM:
-        signal.signal(number, signal.SIG_DFL)  # Lightning's handler may have been inherited
-    os.kill(os.getpid(), number)
+        try:
+            int("first") if "chained" in str(error) else None
+        except ValueError as cause:
+            raise error from cause
+        raise error
+    except BaseException:  # noqa: BLE001 - as torch does
+        text = f"\n\n-- Process 0 terminated with the following error:\n{traceback.format_exc()}"
+    return ProcessRaisedException(text, error_index=0, error_pid=1)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +47,9 @@ def dies(index: int, number: int) -> None:
 def test_an_error_in_a_started_process_has_its_own_outcome(
     error: BaseException, outcome: str, text: str
 ) -> None:
-    with pytest.raises(ProcessRaisedException) as raised:
-        torch.multiprocessing.start_processes(fails, (error,), nprocs=1, start_method="fork")
-    assert outcome_of(raised.value) == outcome
-    assert text in reason_of(raised.value)
+    raised = raised_in_process(error)
+    assert outcome_of(raised) == outcome
+    assert text in reason_of(raised)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +71,9 @@ def test_an_exception_has_the_outcome_of_its_kind(error: BaseException, outcome:
     [(signal.SIGTERM, "interrupted"), (signal.SIGKILL, "errored")],
 )
 def test_a_killed_process_has_the_outcome_of_its_signal(number: int, outcome: str) -> None:
-    with pytest.raises(ProcessExitedException) as raised:
-        torch.multiprocessing.start_processes(dies, (number,), nprocs=1, start_method="fork")
-    assert outcome_of(raised.value) == outcome
+    name = signal.Signals(number).name
+    exited = ProcessExitedException(f"process 0 terminated with {name}", 0, 1, -number, name)
+    assert outcome_of(exited) == outcome
 
 
 @pytest.mark.parametrize(
