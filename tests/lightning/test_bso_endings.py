@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import warnings
@@ -26,10 +27,11 @@ from programs import (
     trials,
     zeus,
 )
+from ranks import DEADLINE_S, run_ranks, running_ranks
 from service.jobs import let_leases_expire
 from service_process import ServiceProcess, free_port
 from train_until_signalled import train, train_until_signalled
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
 from zeus_lightning import ZeusBSOCallback, ZeusConfigError, ZeusTrialFailed
 
@@ -56,6 +58,30 @@ def test_an_exception_ends_the_trial_and_comes_through_unchanged(
     assert callback.trial.trial_number == 2
     assert callback.trial.batch_size == (8 if outcome == "out_of_memory" else 16)
     assert outcomes(service.url, callback.job.job_id) == [outcome, "converged"]
+
+
+def test_rank_zero_that_dies_of_its_error_has_ended_the_trial(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    job = {"ZEUS_JOB_ID": new_job()}
+    assert run_ranks(tmp_path, {"bug-0": service.url}, env={"LET_THROUGH": "1"} | job) != 0
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["errored"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
+def test_ctrl_c_ends_the_trial_as_interrupted(
+    service: ServiceProcess, tmp_path: Path, strategy: str
+) -> None:
+    """The terminal sends it to all processes."""
+    outcome_file = tmp_path / "outcome.json"
+    job = {"ZEUS_JOB_ID": new_job(), "ZEUS_OUTCOME_FILE": str(outcome_file)}
+    endless = {"endless": service.url}
+    with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
+        wait_until((tmp_path / "endless.begun").exists)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=DEADLINE_S)
+    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
+    assert json.loads(outcome_file.read_text())["outcome"] == "interrupted"
 
 
 def test_a_killed_run_is_lost_when_its_lease_ends_and_resumed_in_another_process(

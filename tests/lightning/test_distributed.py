@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from calls import assert_one_call_of_a_second
 from fake_nvml import FakeDriver
-from programs import new_job, outcomes, trials
+from programs import outcomes, trials
 from proxy import (
     Proxy,
     after_a_while,
@@ -23,9 +21,8 @@ from proxy import (
     never,
     refuses,
 )
-from ranks import DEADLINE_S, run_ranks, running_ranks, seen
+from ranks import run_ranks, seen
 from service_process import ServiceProcess, free_port
-from waiting import wait_until
 
 from zeus_lightning.meters.cpu_estimate import WATTS_PER_CORE, CpuEstimateMeter
 
@@ -44,7 +41,7 @@ SPAWNED = ("retries",)
 AT_THE_SERVICE = (
     "learns", "meter-at-start", "meter-gpus", "meter-later", "meter-models", "meter-node",
     "meter-odd", "meter-shared-gpu", "meter-unopened", "out-of-time", "passes", "per-device",
-    "percent", "resumes", "retries", "shards",
+    "percent", "resumes", "retries", "sharded", "shards",
 )  # fmt: skip
 MEASURED = ("energy-combined", "energy-two-nodes", "energy-error")
 """By `ZeusEnergyCallback`, in the same processes."""
@@ -170,30 +167,6 @@ def test_the_rank_that_runs_out_of_memory_reports_it_itself(run: Run) -> None:
     assert "OutOfMemoryError: CUDA out of memory." in trial["reason"]
     it = run.seen("memory-1")[-1 if run.writers == 1 else 1]
     assert it["error"][1].rstrip().endswith("CUDA out of memory.")
-
-
-def test_rank_zero_that_dies_of_its_error_has_ended_the_trial(
-    service: ServiceProcess, tmp_path: Path
-) -> None:
-    job = {"ZEUS_JOB_ID": new_job()}
-    assert run_ranks(tmp_path, {"bug-0": service.url}, env={"LET_THROUGH": "1"} | job) != 0
-    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["errored"]
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
-def test_ctrl_c_ends_the_trial_as_interrupted(
-    service: ServiceProcess, tmp_path: Path, strategy: str
-) -> None:
-    """The terminal sends it to all processes."""
-    outcome_file = tmp_path / "outcome.json"
-    job = {"ZEUS_JOB_ID": new_job(), "ZEUS_OUTCOME_FILE": str(outcome_file)}
-    endless = {"endless": service.url}
-    with running_ranks(tmp_path, endless, env=job, strategy=strategy, max_epochs=-1) as (process,):
-        wait_until((tmp_path / "endless.begun").exists)
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=DEADLINE_S)
-    assert outcomes(service.url, job["ZEUS_JOB_ID"]) == ["interrupted"]
-    assert json.loads(outcome_file.read_text())["outcome"] == "interrupted"
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +323,25 @@ def test_both_ranks_resume_the_trial_of_a_checkpoint(decided: Run) -> None:
         assert (report["energy_j"], report["time_s"]) == (2 * 6 * 3, 2 * 3)
         assert (before["energy_j"], before["time_s"]) == (2 * 6, 2)
     assert outcomes(decided.url, "resumes") == ["converged", "withdrawn"]
+
+
+def test_a_sharded_run_is_measured_resumed_from_its_shards_and_followed_by_another(
+    decided: Run,
+) -> None:
+    first, withdrawn, third = trials(decided.url, "sharded")
+    ended = [each["outcome"] for each in (first, withdrawn, third)]
+    assert ended == ["converged", "withdrawn", "converged"]
+    assert first["epoch"] == 3
+    assert first["energy_j"] == third["energy_j"]  # what was spent before the error counts
+    for rank in decided.seen("sharded"):
+        failed, resumed, other = rank["runs"]
+        assert failed["is_sharded"]
+        assert failed["error"] == ["ZeroDivisionError", "mine"]
+        numbers = [run["trial"]["trial_number"] for run in (failed, resumed, other)]
+        assert numbers == [1, 1, 3]
+        assert failed["batch_lengths"] == resumed["batch_lengths"] == [first["batch_size"] // 2]
+        assert other["batch_lengths"] == [third["batch_size"] // 2]
+        assert resumed["cost"] == first["cost"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ import torch
 from calls import Calls, recorded_calls
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 from programs import (
+    AfterEpoch,
     BrokenOnRankOne,
     Data,
     Net,
@@ -33,6 +35,7 @@ from programs import (
     StepMeter,
     Steps,
     Whole,
+    crash,
     is_rank_one,
     trainer,
     zeus,
@@ -176,6 +179,7 @@ def fit(
     ckpt_path: Path | None = None,
     data: type[Data] = Data,
     passes: bool = False,
+    strategy: Strategy | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
     """Train, also on dataloaders that are passed to fit, and return what was seen."""
@@ -185,7 +189,8 @@ def fit(
     assert isinstance(callback, CountedZeus)
     error, steps = None, Steps()
     saves = any(isinstance(other, ModelCheckpoint) for other in others)
-    runner = trainer(*others, callback, steps, enable_checkpointing=saves, **TRAINER_ARGUMENTS)
+    options = TRAINER_ARGUMENTS | ({} if strategy is None else {"strategy": strategy})
+    runner = trainer(*others, callback, steps, enable_checkpointing=saves, **options)
     with (
         warnings.catch_warnings(record=True, action="always") as warned,
         recorded_calls() as RaiseInSecondEpoch.calls,
@@ -236,6 +241,32 @@ def resume(name: str, url: str) -> dict[str, Any]:
     saver = ModelCheckpoint(FOLDER / name, "first")
     broken = fit(name, url, Net((0.1,)), saver, RaiseInSecondEpoch())
     return fit(name, url, Net((0.9,)), ckpt_path=FOLDER / name / "first.ckpt") | {"broken": broken}
+
+
+class Sharded(Net):
+    """Its weights are sharded over the ranks, each of which trains on data of its own."""
+
+    def configure_model(self) -> None:
+        from torch.distributed.fsdp import fully_shard  # takes a second
+
+        fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+
+
+def sharded(name: str, url: str) -> dict[str, Any]:
+    """Train sharded and fail, resume from the distributed checkpoint, and train a second trial."""
+    from torch.distributed.tensor import DTensor
+
+    runs, shards = [], FOLDER / name / "last.ckpt"
+    for metrics, others, ckpt_path in (
+        ((0.1, 0.2, 0.9), [AfterEpoch(1, crash)], None),
+        ((0.2, 0.9), [], shards),
+        ((0.1, 0.2, 0.9), [], None),
+    ):
+        strategy = ModelParallelStrategy(2, 1, process_group_backend="gloo")
+        saver, net = ModelCheckpoint(shards.parent, save_last=True), Sharded(metrics)
+        seen = fit(name, url, net, saver, *others, ckpt_path=ckpt_path, strategy=strategy)
+        runs.append(seen | {"is_sharded": isinstance(net.layer.weight, DTensor)})
+    return runs[-1] | {"runs": runs}
 
 
 def retries(name: str, url: str) -> dict[str, Any]:
@@ -332,6 +363,7 @@ SCENARIOS: dict[str, Any] = {
     "endless": lambda n, url: fit(n, url, Net((0.1,)), Endless(n), max_epochs=10**6),
     "resumes": resume,
     "retries": retries,
+    "sharded": sharded,
     "nobody": lambda n, url: fit(n, url, Net()),
 }
 
