@@ -264,13 +264,6 @@ def test_reset_power_limits_restores_what_a_killed_run_left(fake_gpus: FakeDrive
     assert gpu.limit_mw == 250_000
 
 
-@pytest.mark.parametrize("arguments", [["unknown"], ["doctor", "--unknown"]])
-def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert done.stderr.startswith("Usage: ")
-
-
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_lists_the_commands_and_their_options(option: str) -> None:
     shown = run(option).stdout
@@ -278,10 +271,6 @@ def test_help_lists_the_commands_and_their_options(option: str) -> None:
         assert command in shown
         assert run(command, option).exit_code == 0
     assert "ZEUS_SERVER_URL" in run("doctor", option).stdout
-
-
-def test_the_version_is_the_packages() -> None:
-    assert run("--version").stdout == f"zeus-lightning, version {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["exec", "--", "echo", "mine"]])

@@ -50,24 +50,21 @@ def writes(outcome: str | None, status: int, why: str = "explore") -> tuple[str,
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status", "expected"),
+    ("outcome", "status", "why", "expected"),
     [
-        ("not_converged", 0, 75),  # the program went on after the failure
-        ("out_of_memory", -signal.SIGKILL, 75),
-        ("converged", 4, 4),
-        ("interrupted", -signal.SIGTERM, 128 + signal.SIGTERM),
-        (None, 3, 3),  # there is no service to ask
+        ("not_converged", 0, "explore", 75),  # the program went on after the failure
+        ("out_of_memory", -signal.SIGKILL, "explore", 75),
+        ("diverged", 1, "control", 1),  # another run would be the same
+        ("converged", 4, "explore", 4),
+        ("interrupted", -signal.SIGTERM, "explore", 128 + signal.SIGTERM),
+        (None, 3, "explore", 3),  # there is no service to ask
     ],
 )
 def test_a_failed_batch_size_is_75_and_any_other_status_is_the_commands_own(
-    tmp_path: Path, outcome: str | None, status: int, expected: int
+    tmp_path: Path, outcome: str | None, status: int, why: str, expected: int
 ) -> None:
-    assert status_of(*writes(outcome, status), TMPDIR=str(tmp_path)) == expected
+    assert status_of(*writes(outcome, status, why), TMPDIR=str(tmp_path)) == expected
     assert list(tmp_path.iterdir()) == []  # of its private outcome file
-
-
-def test_a_failed_run_that_would_be_the_same_again_keeps_its_own_status() -> None:
-    assert status_of(*writes("diverged", 1, "control")) == 1
 
 
 @pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc", 126)])
