@@ -19,6 +19,9 @@ from zeus_lightning import Recurrence, ZeusBSOCallback
 from zeus_lightning.errors import ZeusMeterError
 from zeus_lightning.meters import Reading
 
+FOUR: dict[str, Any] = {"batch_sizes": [4], "default_batch_size": 4}
+"""A job with one batch size, where programs have 8."""
+
 _ids = itertools.count()
 
 

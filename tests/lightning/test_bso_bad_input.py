@@ -180,15 +180,12 @@ class ConstantData(Data):
         return DataLoader(self.samples, batch_size=8)
 
 
-FOUR = {"batch_sizes": [4, 8], "default_batch_size": 4}
-
-
 @pytest.mark.parametrize("data", [ConstantData, EarlyData])
 def test_a_loader_that_does_not_follow_batch_size_is_an_error(
     service: ServiceProcess, data: type[Data]
 ) -> None:
     job = new_job()
-    error = tried(job, service.url, data(), **FOUR)
+    error = tried(job, service.url, data(), batch_sizes=[4, 8], default_batch_size=4)
     assert isinstance(error, ZeusConfigError)
     assert (
         "the callback set batch_size to 4 per device, but the train_dataloader() of datamodule "

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from programs import (
+    FOUR,
     BreaksOnException,
     Data,
     Net,
@@ -126,7 +127,7 @@ def test_validate_test_and_predict_have_no_trial(service: ServiceProcess) -> Non
 def test_a_fit_whose_end_another_callback_broke_off_is_ended_and_undone_by_the_next(
     service: ServiceProcess,
 ) -> None:
-    callback, data = zeus(service.url, batch_sizes=[4], default_batch_size=4), Data(batch_size=8)
+    callback, data = zeus(service.url, **FOUR), Data(batch_size=8)
     with pytest.raises(OSError, match="in on_exception"):
         trainer(BreaksOnException(ZeroDivisionError()), callback).fit(Net(), data)
     assert data.batch_size == 4
@@ -206,7 +207,7 @@ class UsesCopy(Callback):
 def test_a_copy_trains_a_trial_of_its_own_and_leaves_the_running_one(
     service: ServiceProcess,
 ) -> None:
-    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4, beta_knob=float("inf"))
+    callback = zeus(service.url, **FOUR, beta_knob=float("inf"))
     net, data = Net(), Data(batch_size=8)
     trainer(callback, UsesCopy(callback)).fit(net, data)
     assert outcomes(service.url, callback.job.job_id) == ["converged", "converged"]

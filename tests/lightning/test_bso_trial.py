@@ -16,6 +16,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from programs import (
+    FOUR,
     Data,
     Net,
     StepMeter,
@@ -185,7 +186,7 @@ class FollowsData(Net):
 def test_a_module_may_have_a_method_or_a_property_of_that_name(
     service: ServiceProcess, module: type[Net]
 ) -> None:
-    callback, net = zeus(service.url, batch_sizes=[4], default_batch_size=4), module()
+    callback, net = zeus(service.url, **FOUR), module()
     trainer(callback).fit(net, Data(batch_size=8))
     assert callback.outcome == "converged"
     assert net.batch_lengths == {4}

@@ -53,15 +53,6 @@ def test_a_longer_run_measures_more_and_no_run_measures_for_ever() -> None:
     assert counts == [2, 11, MAX_WINDOWS - 1]
 
 
-def test_the_limit_that_seems_best_is_measured_before_another_one() -> None:
-    for count in range(1, 8):
-        windows = [load(limit_w) for limit_w in (250, 100, 250, 125, 225, 200, 175)][:count]
-        log_cost, _ = SEARCH.expected(windows)
-        best_w = LIMITS[int(log_cost.argmin())]
-        if best_w not in {window.limit_w for window in windows}:
-            assert SEARCH.propose(windows, 500) == best_w
-
-
 @pytest.mark.parametrize("eta", [0.5, 1.0])
 def test_no_run_of_50_windows_costs_a_tenth_more_because_its_first_was_disturbed(
     eta: float,
@@ -69,14 +60,6 @@ def test_no_run_of_50_windows_costs_a_tenth_more_because_its_first_was_disturbed
     loads = [disturb(one) for one in made_up_loads((100, 250), 20)]
     outcomes = [search_load(one, "information", 50, noise=0.02, eta=eta) for one in loads]
     assert max(outcome.excess for outcome in outcomes) <= 0.1
-
-
-def test_a_run_may_choose_the_lowest_limit() -> None:
-    energy = Information(LIMITS, lambda point: point.limit_w * load(point.limit_w).time_s ** 0.1)
-    windows: list[PowerPoint] = []
-    while limit_w := energy.propose(windows, 50 - len(windows)):
-        windows.append(load(limit_w))
-    assert min(energy.estimates(windows), key=energy.cost).limit_w == 100
 
 
 @pytest.mark.parametrize("warm_after", [1, 2, 4])
@@ -97,14 +80,6 @@ def test_windows_overrule_the_model(best_w: int) -> None:
         return slowed(load(limit_w), 0.66 if limit_w == best_w else 1.0)
 
     assert choice([odd(limit_w) for limit_w in LIMITS]) == best_w
-
-
-def test_nothing_is_assumed_of_the_time_of_a_batch() -> None:
-    def tenfold(_: int, limit_w: int) -> PowerPoint:
-        return slowed(load(limit_w), 10)
-
-    fast = [window.limit_w for window in measure(500, lambda _, limit_w: load(limit_w))]
-    assert [window.limit_w for window in measure(500, tenfold)] == fast
 
 
 # What whole runs cost

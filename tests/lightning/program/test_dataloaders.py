@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
+from programs import FOUR, Data, Net, Steps, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -33,7 +33,7 @@ def test_dataloaders_are_built_for_the_training_alone_and_anew_each_epoch(
     service: ServiceProcess,
 ) -> None:
     data, net = TakesShards(), Net((0.1, 0.1, 0.1, 0.9))
-    callback = zeus(service.url, batch_sizes=[4], default_batch_size=4)
+    callback = zeus(service.url, **FOUR)
     trainer(callback, reload_dataloaders_every_n_epochs=1).fit(net, data)
     assert net.batch_lengths == {4}
     assert data.trained == [0, 16, 32, 48]
@@ -80,16 +80,15 @@ class InBatches(IterableDataset):
         yield from torch.randn(64, 4).split(self.size)
 
 
-class Follows(Data):
-    """Its dataloader does not say which batch size it has."""
+class Streams(Data):
+    """Its dataloader does not say which batch size it has: one of its own, or the attribute's."""
+
+    def __init__(self, size: int | None = None) -> None:
+        super().__init__()
+        self.size = size
 
     def train_dataloader(self) -> Any:
-        return DataLoader(InBatches(self.batch_size), batch_size=None)
-
-
-class Constant(Data):
-    def train_dataloader(self) -> Any:
-        return DataLoader(InBatches(8), batch_size=None)
+        return DataLoader(InBatches(self.size or self.batch_size), batch_size=None)
 
 
 class TakesOver(Data):
@@ -106,22 +105,19 @@ class Wrapped(Net):
         return super().training_step([samples], index)
 
 
-ONE_SIZE = {"batch_sizes": [4], "default_batch_size": 4}
-
-
-@pytest.mark.parametrize(("data", "steps"), [(Constant, 0), (TakesOver, 64 // 4)])
+@pytest.mark.parametrize(("data", "steps"), [(Streams(8), 0), (TakesOver(), 64 // 4)])
 def test_batches_of_another_size_are_an_error_although_no_loader_says_it(
-    service: ServiceProcess, data: type[Data], steps: int
+    service: ServiceProcess, data: Data, steps: int
 ) -> None:
     job: dict[str, Any] = {"job_id": new_job(), "batch_sizes": [4, 8]}
     trainer(zeus(service.url, **job)).fit(Net(), Data())  # with its own batch size, 8
     counter, callback = Steps(), zeus(service.url, **job)
-    message = f"batch_size to 4 per device, but the .* of datamodule {data.__name__} has"
+    message = f"batch_size to 4 per device, but the .* of datamodule {type(data).__name__} has"
     runner = trainer(callback, counter, reload_dataloaders_every_n_epochs=1)
     with pytest.raises(
         ZeusConfigError, match=f"{message} batches of 8; build loaders on each call"
     ):
-        runner.fit(Wrapped(), data())
+        runner.fit(Wrapped(), data)
     assert counter.count == steps
     assert outcomes(service.url, job["job_id"]) == ["converged", "withdrawn"]
 
@@ -136,13 +132,6 @@ class Reads(Net):
         return self.layer(torch.randn(len(batch), 4)).pow(2).mean()
 
 
-class OfFive(Data):
-    """Its batches are not of the program's own size, so they show nothing."""
-
-    def train_dataloader(self) -> Any:
-        return DataLoader(InBatches(5), batch_size=None)
-
-
 class Few(Data):
     """Has fewer samples than a batch."""
 
@@ -153,21 +142,21 @@ class Few(Data):
 @pytest.mark.parametrize(
     ("data", "module", "told"),
     [
-        (Follows, Wrapped, False),
-        (Few, Wrapped, False),
-        (Texts, Reads, True),
-        (OfFive, Wrapped, True),
+        (Streams(), Wrapped, False),
+        (Few(), Wrapped, False),
+        (Texts(), Reads, True),
+        (Streams(5), Wrapped, True),  # not the program's own size, so they show nothing
     ],
 )
 def test_batches_that_do_not_show_their_size_are_a_warning(
     service: ServiceProcess,
     recwarn: pytest.WarningsRecorder,
-    data: type[Data],
+    data: Data,
     module: type[Net],
     told: bool,
 ) -> None:
-    callback = zeus(service.url, **ONE_SIZE)
-    trainer(callback).fit(module(), data())
+    callback = zeus(service.url, **FOUR)
+    trainer(callback).fit(module(), data)
     assert callback.outcome == "converged"
     text = "cannot read the batch size of the train_dataloader"
     assert any(text in str(each.message) for each in recwarn) is told

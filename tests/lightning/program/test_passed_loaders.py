@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from programs import AfterEpoch, Net, crash, new_job, outcomes, trainer, zeus
+from programs import FOUR, AfterEpoch, Net, crash, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess
 from torch.utils.data import (
     BatchSampler,
@@ -28,8 +28,6 @@ from zeus_lightning import ZeusConfigError, ZeusTrialFailed
 from zeus_lightning.program.passed_loaders import passed_batch_size, resized
 
 NUMBERS = TensorDataset(torch.arange(64.0).unsqueeze(1).expand(64, 4))
-FOUR = {"batch_sizes": [4], "default_batch_size": 4}
-"""A job with one batch size, where the program's loaders have batches of 8."""
 
 
 class Samples(Net):
