@@ -79,7 +79,7 @@ def test_a_checkpoints_trial_is_resumed_on_both_if_only_rank_zero_has_it(run: Ru
 @pytest.mark.parametrize(
     ("scenario", "error", "text", "left"),
     [
-        ("early", "ZeusConfigError", "rank 0 reports, rank 1 leaves the block", ["withdrawn"]),
+        ("early", "ZeusConfigError", "rank 0: reports; rank 1: leaves the block", ["withdrawn"]),
         # a warning of rank 1's GPU, which the program has made an error
         ("observes", "ZeusError", "is already 250 W, its value before process 1", []),
     ],
