@@ -35,7 +35,7 @@ $(DEMO): setup.cfg pyproject.toml constraints.txt service/setup.cfg service/requ
 $(STAMP): $(DEMO)
 	@echo "Installing the rest into $(VENV): about two minutes, more where nothing is cached."
 	@$(BIN)/pip install --quiet --constraint constraints.txt \
-		--editable '.[analysis,dev]' --editable './service[dask]'
+		--editable '.[dev]' --editable './service[dask]'
 	@touch $@
 
 demo: $(DEMO)
@@ -61,7 +61,7 @@ test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	sed '/^lightning==/d; /^pytorch-lightning==/d' constraints.txt > $(NEWEST)/constraints.txt
 	$(NEWEST)/bin/pip install --quiet --constraint $(NEWEST)/constraints.txt \
-		--editable '.[analysis,dev]' --editable ./service
+		--editable '.[dev]' --editable ./service
 	$(NEWEST)/bin/pip install --upgrade --constraint $(NEWEST)/constraints.txt \
 		lightning pytorch-lightning
 	$(NEWEST)/bin/python -m pytest tests/lightning/test_bso_*.py tests/lightning/test_power_*.py \
@@ -95,7 +95,7 @@ constraints:
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet torch==2.13.0 \
-		--editable '.[analysis,figures,dev]' --editable './service[dask]'
+		--editable '.[figures,dev]' --editable './service[dask]'
 	{ sed '/^#/!d' constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//'; } > constraints.new
 	mv constraints.new constraints.txt
 	@touch $(DEMO) $(STAMP)

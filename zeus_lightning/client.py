@@ -382,5 +382,5 @@ def _cause(error: BaseException) -> str:
     for part in (getattr(error, "reason", None), *error.args):
         if isinstance(part, BaseException):
             return _cause(part)
-    text = re.sub(r"^\[Errno \d+\] ", "", str(error).rpartition(": ")[2])
+    text = re.sub(r"\[Errno -?\d+\] ", "", str(error).rpartition(": ")[2])
     return text or type(error).__name__

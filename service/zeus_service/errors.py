@@ -107,7 +107,7 @@ class Contended(OptimizerError):
 
 
 class Unusable(RuntimeError):
-    """Raised when the settings, an address, the database, a policy or a recording is unusable.
+    """Raised when the settings, an address, the database, or what a command needs is unusable.
 
     The message names it, says why, and what to do; it contains no secrets. Gunicorn prints a
     `RuntimeError` at its start in one line, and exits with status 1.

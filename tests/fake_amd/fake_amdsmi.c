@@ -89,18 +89,6 @@ int amdsmi_get_gpu_asic_info(void *handle, struct asic *out) {
     return status_of(nvmlDeviceGetName(handle, out->market_name, sizeof out->market_name));
 }
 
-struct driver {
-    char version[256], date[256], name[256];
-};
-
-int amdsmi_get_gpu_driver_info(void *handle, struct driver *out) {
-    struct call call;
-    int error = enter_amd(&call, handle, INFO, out, sizeof *out);
-    if (error) return error;
-    strcpy(out->version, call.state.driver_version);
-    return leave(&call, AMDSMI_SUCCESS);
-}
-
 struct enumeration {
     uint32_t drm_render, drm_card, hsa_id, hip_id;
     char hip_uuid[256];

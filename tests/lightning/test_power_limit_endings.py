@@ -106,7 +106,7 @@ def test_signals_restore_the_limit_a_second_process_is_refused_and_the_run_after
     assert_restored(fake_gpus.gpus[0], 260_000)
 
 
-def test_a_permission_lost_in_mid_run_leaves_the_limit_that_the_warning_names(
+def test_of_a_permission_lost_in_mid_run_a_warning_says_what_was_not_restored(
     fake_gpus: FakeDriver, gpu: FakeGpu
 ) -> None:
     lose = AfterStep(10, gpu.refuse_limits)

@@ -185,7 +185,8 @@ def check_ranges(ranges_w: dict[str, tuple[float, float]]) -> None:
         named.setdefault(limits_w, []).append(who)
     if len(named) > 1:
         listed = "; ".join(
-            f"{low:g} to {high:g} W on {gpus[0]}" for (low, high), gpus in named.items()
+            f"{low:g} to {high:g} W on {gpus[0]}{' and others' if len(gpus) > 1 else ''}"
+            for (low, high), gpus in named.items()
         )
         raise ZeusConfigError(
             f"the GPUs have different power-limit ranges ({listed}); train on GPUs of one model"

@@ -85,7 +85,7 @@ class PowerProfile:
             if getattr(self, name) != value:
                 raise ZeusConfigError(
                     f"the power profile has {name} {getattr(self, name)!r}, but this run's is "
-                    f"{value!r}; use another profile_path for this run",
+                    f"{value!r}",
                     fields={"field": name},
                 )
 

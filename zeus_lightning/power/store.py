@@ -70,11 +70,15 @@ class ProfileStore:
         if self.path is None:
             return []
         try:
-            profile = PowerProfile.from_json(json.loads(self.path.read_bytes()))
+            try:
+                data = json.loads(self.path.read_bytes())
+            except (ValueError, RecursionError) as error:
+                raise ZeusConfigError(f"it is not JSON: {error}") from error
+            profile = PowerProfile.from_json(data)
             profile.check_fits(replace(self.key, batch_size=profile.batch_size))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ZeusConfigError) as error:
             rank_zero_warn(
                 f"zeus: ignoring profile_path {self.path}: {error}; pass another path, or delete it"
             )

@@ -280,7 +280,9 @@ class Fit:
         if outcome in ("completed", "not_converged") and self._is_short(record.job.max_epochs):
             outcome = "interrupted"
             reason = f"the Trainer's max_epochs is {self.trainer.max_epochs}, but the job's is "
-            reason += f"{record.job.max_epochs}; pass max_epochs={record.job.max_epochs}"
+            reason += (
+                f"{record.job.max_epochs}; pass max_epochs={record.job.max_epochs} to the Trainer"
+            )
         if outcome == "errored":
             self._mistake = ZeusConfigError(
                 f"{reason}, so {self.run.job.monitor!r} was never logged and nothing was learned; "

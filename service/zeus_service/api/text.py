@@ -72,7 +72,7 @@ def saved_share(saved_j: float, spent_j: float) -> float:
 
 def words(name: str | None) -> str:
     """A name of an outcome as words: `out of memory`."""
-    return "not ended" if name is None else name.replace("_", " ")
+    return "running" if name is None else name.replace("_", " ")
 
 
 def host_load(load: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What the pages read: the list of jobs, a job's trials, a trial's reports, and points of figures.
+"""What pages and commands read: jobs, a job's trials, a trial's reports, and points of figures.
 
 Nothing here takes a job's lock or reads a policy's state. The versions are cheap, and differ when a
 page would: a page that has not changed is neither read nor rendered.

@@ -43,10 +43,9 @@ def draw_job(job_id: str) -> dict[str, Figure]:
     }
 
 
-def draw_compared(job_id: str, numbers: Sequence[int]) -> Figure:
+def draw_compared(job_id: str, trials: Sequence[Trial]) -> Figure:
     """Read the latest reports of some trials, and draw them."""
     spec = jobs.specification(optimizer.get_job(job_id))
-    trials = queries.get_trials(job_id, numbers)
     reports = [queries.latest_reports(job_id, each.trial_number) for each in trials[: len(CURVES)]]
     left_out: list[Sequence[Report]] = [[] for _ in trials[len(CURVES) :]]
     return compare(spec, list(zip(trials, [*reports, *left_out], strict=True)))

@@ -114,7 +114,8 @@ def job_page(job_id: str) -> ResponseReturnValue:
             "controls": queries.count_controls(job_id),
         }
 
-    return answers.page("job.html", _version(job_id), values)
+    version = queries.job_version(job_id), queries.running_version(job_id)
+    return answers.page("job.html", version, values)
 
 
 @pages.get(f"{JOB}/delete")
@@ -151,16 +152,10 @@ def job_figures(job_id: str) -> ResponseReturnValue:
 @pages.get(f"{JOB}/figures/compare")
 def compared_figure(job_id: str) -> ResponseReturnValue:
     """The figure of one run, or of several that are compared, as Plotly's JSON."""
-
-    def draw() -> dict[str, plot.Figure]:
-        return {"compare": figures.draw_compared(job_id, _compared())}
-
-    return answers.figures(_version(job_id), draw)
-
-
-def _version(job_id: str) -> tuple[object, ...]:
-    """What differs when a page of a job or of one of its trials does."""
-    return queries.job_version(job_id), queries.running_version(job_id)
+    compared = queries.get_trials(job_id, _compared())
+    reports = [(trial.trial_number, trial.reports) for trial in compared]
+    version = queries.job_version(job_id), *reports
+    return answers.figures(version, lambda: {"compare": figures.draw_compared(job_id, compared)})
 
 
 def _compared() -> list[int]:
@@ -181,10 +176,10 @@ def trials_csv(job_id: str) -> Response:
 @pages.get(TRIAL)
 def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
     """A trial."""
+    trial, has_lease = queries.get_trial(job_id, trial_number)
 
     def values() -> dict[str, Any]:
         upto = positive_int(request.args, "upto")
-        trial, has_lease = queries.get_trial(job_id, trial_number)
         return {
             **_job_values(job_id),
             "query": {} if upto is None else {"upto": upto},
@@ -193,7 +188,8 @@ def trial_page(job_id: str, trial_number: int) -> ResponseReturnValue:
             "reports": queries.list_reports(job_id, trial_number, upto),
         }
 
-    return answers.page("trial.html", _version(job_id), values)
+    version = queries.job_version(job_id), trial.reports, trial.lease_expires_at, has_lease
+    return answers.page("trial.html", version, values)
 
 
 def _job_values(job_id: str) -> dict[str, Any]:

@@ -82,7 +82,6 @@ def _batch_size_axis(job: Job) -> Figure:
         range=[-0.4, len(sizes) - 0.6],
         tickvals=ticks,
         ticktext=[f"{size}{names.get(size, '')}" for size in ticks],
-        tickangle=0,
     )
 
 
@@ -141,7 +140,10 @@ def _finding(spec: JobSpec, on: OnHardware) -> str:
     if best == default:
         return f"The default, {best.batch_size}, costs the least of the sizes tried"
     if default and default.mean and default.pulls and best.mean < default.mean:
-        share, units = 100 * (1 - best.mean / default.mean), shared_unit([default.mean])
+        share, units = (
+            100 * (1 - best.mean / default.mean),
+            shared_unit(arm.mean for arm in on.arms),
+        )
         costs = f"{energy(best.mean, units)} instead of {energy(default.mean, units)}"
         less = f"{best.batch_size} costs {share:.0f} % less than the default {default.batch_size}"
         return f"{less}: {costs}"

@@ -44,9 +44,6 @@ sys.stdin.read()
 """
 
 
-"""The kernel counts a process's CPU time in steps of this."""
-
-
 def burn(seconds: float) -> None:
     end_s = time.process_time() + seconds
     while time.process_time() < end_s:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pynvml
 import pytest
-from fake_nvml import FakeDriver
+from fake_nvml import FakeDriver, FakeGpu
 from fake_zeusd import FakeZeusd
 
 from zeus_lightning import ZeusPowerError
@@ -23,6 +23,25 @@ def test_it_has_the_gpus_names_and_the_whole_watts_that_can_be_set(fake_gpus: Fa
         assert limit.uuid == gpu.uuid
         assert (limit.min_w, limit.max_w) == (100, 432)
         limit.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (FakeGpu.lose, "gpu_lost"),
+        (FakeGpu.refuse_limits, "no_permission"),
+        (FakeGpu.lack_power_control, "no_power_control"),
+    ],
+)
+def test_an_error_of_nvml_has_its_cause_and_nvml_is_released(
+    fake_gpus: FakeDriver, change: Callable[[FakeGpu], None], cause: str
+) -> None:
+    change(fake_gpus.gpus[0])
+    with pytest.raises(ZeusPowerError) as raised, closing(GpuLimit(0)) as limit:
+        limit.check_permission()
+    assert raised.value.fields == {"cause": cause}
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
 
 
 # Through zeusd

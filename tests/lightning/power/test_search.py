@@ -60,12 +60,6 @@ def run(
     return [point.limit_w for point in points], chosen.select(search.estimates(points), inputs)
 
 
-# The limits
-
-
-# Sweep
-
-
 # Whatever it measures
 
 

@@ -55,8 +55,9 @@ def test_a_file_of_another_batch_size_does_not_count_and_is_replaced(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("not JSON", "Expecting value"),
+        ("not JSON", "it is not JSON"),
         ({"device_model": "Another GPU"}, "'Another GPU'.*'Fake H100'"),
+        ({"num_devices": 2}, "has num_devices 2, but this run's is 1; pass another path"),
     ],
 )
 def test_a_profile_file_that_cannot_be_used_is_one_warning_stays_as_it_is_and_does_not_count(

@@ -33,7 +33,7 @@ def test_the_headline_has_the_share_the_hours_the_energy_and_what_they_are_worth
     for address in ("/", "/savings"):
         text = text_of(client, address)
         assert "38 % less energy 3.00 h less training 3.00 kWh saved" in text
-        assert "EUR 1.50 less (energy) · 1.20 kg less CO₂e · 95 % interval of the energy" in text
+        assert "EUR 1.50 saved (energy) · 1.20 kg CO₂e saved · 95 % interval of the energy" in text
         assert re.search(
             rf"energy saved {MINUS}?[\d.]+ to [\d.]+ kWh · known for 1 of 2 jobs", text
         )
