@@ -74,7 +74,11 @@ def _batch_size_axis(job: Job) -> Figure:
     if following == default:
         names = {default: "<br>default<br>next"}
     step = len(sizes) // 12 + 1
-    ticks = [size for index, size in enumerate(sizes) if size in names or index % step == 0]
+    named = [index for index, size in enumerate(sizes) if size in names]
+    free = [
+        at for at in range(0, len(sizes), step) if all(abs(at - each) >= step for each in named)
+    ]
+    ticks = [sizes[index] for index in sorted({*free, *named})]
     return plot.axis(
         "batch size",
         type="category",
@@ -82,6 +86,7 @@ def _batch_size_axis(job: Job) -> Figure:
         range=[-0.4, len(sizes) - 0.6],
         tickvals=ticks,
         ticktext=[f"{size}{names.get(size, '')}" for size in ticks],
+        tickangle=0,
     )
 
 

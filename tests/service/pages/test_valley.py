@@ -132,8 +132,8 @@ def test_of_many_batch_sizes_some_have_ticks_and_those_that_are_named_have_them(
     many = spec(batch_sizes=list(range(1, 129)), default_batch_size=3)
     _, _, layout = valley(job(spec=many, next_trial=NextTrial(batch_size=127, reason="")), [])
     ticks = layout["xaxis"]["tickvals"]
-    assert len(ticks) <= 14
-    assert {1, 3, 127} <= set(ticks)
+    assert {3, 127} <= set(ticks)
+    assert min(after - before for before, after in pairwise(ticks)) >= 11  # no label on another
 
 
 def test_the_valley_is_of_the_latest_hardware_and_every_run_is_among_the_costs() -> None:

@@ -26,7 +26,16 @@ const zeusFigures = (() => {
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
     };
     // With the same uirevision, a zoom lasts when the figure is drawn again.
-    return { uirevision: true, ...structuredClone(layout), template: { layout: common } };
+    const own = { uirevision: true, ...structuredClone(layout), template: { layout: common } };
+    if (isNarrow && own.xaxis.ticktext) Object.assign(own.xaxis, thinOut(own.xaxis));
+    return own;
+  }
+
+  // A narrow axis has half the ticks: those with a name, and no others beside them.
+  function thinOut({ tickvals, ticktext }) {
+    const isNamed = (index) => ticktext[index]?.includes("<br>");
+    const isKept = (_, index) => isNamed(index) || (index % 2 === 0 && !isNamed(index - 1) && !isNamed(index + 1));
+    return { tickvals: tickvals.filter(isKept), ticktext: ticktext.filter(isKept) };
   }
 
   function draw(place, figure) {
