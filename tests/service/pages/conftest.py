@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 from databases import migrated_database
 from flask.testing import FlaskClient
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 from service.conftest import application
 from service.jobs import report
 from waiting import LIMIT_S, wait_until
@@ -24,6 +32,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
     *("--disable-component-update", "--no-first-run"),
 )
+VIEWPORT = {"width": 1280, "height": 720}
 PHONE = {"width": 320, "height": 740}
 POLL_MS = 10_000
 """How long a page waits between two requests."""
@@ -42,40 +51,65 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Iterator[Page]:
+    """A page for all tests of a module, whose scripts need not be compiled for each."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        yield page
+
+
 Open = Callable[..., Page]
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
-    """Open an address in a context of its own, and wait until its figures are drawn.
+def open_page(tab: Page) -> Iterator[Open]:
+    """Open an address as in a new browser, and wait until its figures are drawn.
 
     At the end, no page may have logged an error or asked another origin for anything, but for what
     `allowed` is part of.
     """
-    contexts, problems, allow = [], [], []
+    origin, problems, allow = "", [], []
 
-    def open_(address: str, *, allowed: str = "", **settings: Any) -> Page:
-        contexts.append(browser.new_context(**settings))
+    def open_(
+        address: str,
+        *,
+        allowed: str = "",
+        viewport: Any = VIEWPORT,
+        color_scheme: Any = "light",
+    ) -> Page:
+        nonlocal origin
         if allowed:
             allow.append(allowed)
-        page = contexts[-1].new_page()
-        page.clock.install()  # it goes on by itself, too
-        page.set_default_timeout(1000 * LIMIT_S)
         origin = "/".join(address.split("/")[:3])
-        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda asked: note(origin, asked.url))
-        page.goto(address)
-        wait_until(lambda: page.evaluate(DRAWN), page.content)
-        return page
+        tab.clock.install()  # now, and it goes on by itself
+        tab.set_viewport_size(viewport)
+        tab.emulate_media(media="null", color_scheme=color_scheme)
+        tab.mouse.move(0, 0)
+        tab.goto(address)
+        wait_until(lambda: tab.evaluate(DRAWN), tab.content)
+        return tab
 
-    def note(origin: str, address: str) -> None:
-        if not address.startswith((f"{origin}/", "data:")):
-            problems.append(f"another origin: {address}")
+    def note_message(said: ConsoleMessage) -> None:
+        if said.type == "error":
+            problems.append(said.text)
 
+    def note_error(error: Error) -> None:
+        problems.append(str(error))
+
+    def note_request(asked: Request) -> None:
+        if not asked.url.startswith((f"{origin}/", "data:")):
+            problems.append(f"another origin: {asked.url}")
+
+    tab.context.clear_cookies()
+    listeners = {"console": note_message, "pageerror": note_error, "request": note_request}
+    for event, listener in listeners.items():
+        tab.on(event, listener)
     yield open_
-    for context in contexts:
-        context.close()
+    tab.goto("about:blank")  # the next test must not hear what this page still does
+    for event, listener in listeners.items():
+        tab.remove_listener(event, listener)
     assert [each for each in problems if not any(part in each for part in allow)] == []
 
 
