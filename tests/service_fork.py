@@ -22,7 +22,8 @@ CONTEXT = get_context("forkserver")
 
 _server = forkserver.ForkServer()  # not that of processes that train, which has imported torch
 # Gunicorn notes the current folder at its import; the fork imports it, and what follows its patch.
-_server.set_forkserver_preload(["zeus_service.cli"])
+# That includes psycopg and prometheus-client, which these import no part of.
+_server.set_forkserver_preload(["zeus_service.cli", "numpy.random", "apiflask"])
 
 
 class ServiceFork(Popen):
