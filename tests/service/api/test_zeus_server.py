@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zeus_server
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service.conftest import on_sqlite
 from service.jobs import spec
-from zeus_server import ServerError, ZeusServer
 from zeus_service import optimizer
 from zeus_service.bandit import zeus
 from zeus_service.bandit.fold import passed_over
@@ -51,7 +49,10 @@ class Both:
     """
 
     def __init__(self, app: Flask, job: dict[str, Any]) -> None:
-        self.ours, self.theirs = app.test_client(), ZeusServer()
+        import zeus_server  # takes seconds, which only these tests need
+
+        self.ours, self.theirs = app.test_client(), zeus_server.ZeusServer()
+        self.refusal = zeus_server.ServerError
         self.job_id = f"both-{next(numbers)}"
         self.has_converged = self.has_passed_over = False
         self.their_trials: dict[int, dict[str, Any]] = {}
@@ -80,7 +81,7 @@ class Both:
         response = self.ours.get(f"/jobs/batch_size?job_id={self.job_id}")
         if response.status_code != 200:
             assert response.status_code == 409
-            with pytest.raises(ServerError):
+            with pytest.raises(self.refusal):
                 self.theirs.start(self.job_id)
             return None
         trial: dict[str, Any] = response.get_json()
@@ -134,7 +135,7 @@ class Both:
 @on_sqlite
 @given(job=jobs, default=st.integers(0, 4), runs=st.lists(epochs, min_size=6, max_size=18))
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_the_pruning_rounds_and_the_results_are_the_same(
     app: Flask, job: dict[str, Any], default: int, runs: list[Any]
@@ -146,7 +147,7 @@ def test_the_pruning_rounds_and_the_results_are_the_same(
             break
         try:
             trial = both.start()
-        except ServerError as error:
+        except both.refusal as error:
             if both.has_converged and "No converged batch sizes" in str(error):
                 break  # a later round has failed: see the test of that below
             raise
@@ -163,7 +164,7 @@ def test_the_pruning_rounds_and_the_results_are_the_same(
     order=st.lists(st.integers(0, 3), min_size=60, max_size=60),
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_overlapping_runs_get_the_same_explorations_and_results(
     app: Flask, job: dict[str, Any], default: int, runs: list[Any], order: list[int]
@@ -175,7 +176,7 @@ def test_overlapping_runs_get_the_same_explorations_and_results(
         if turn == 0 and waiting and both.is_comparable():
             try:
                 trial = both.start()
-            except ServerError as error:
+            except both.refusal as error:
                 if "No converged batch sizes" in str(error):
                     break  # ours goes on while one may converge, or if one ever has
                 raise
@@ -250,7 +251,7 @@ def test_a_job_whose_later_round_fails_goes_on_here_and_is_over_there(app: Flask
         trial = both.start()
         assert trial
         both.run(trial, epochs)
-    with pytest.raises(ServerError):
+    with pytest.raises(both.refusal):
         both.theirs.start(both.job_id)
     path = f"/jobs/batch_size?job_id={both.job_id}"
     assert both.ours.get(path).get_json()["batch_size"] in (8, 16)
@@ -261,6 +262,8 @@ def test_a_job_whose_later_round_fails_goes_on_here_and_is_over_there(app: Flask
     prior=st.sampled_from([(0.0, 0.0), (-100.0, 1e-4), (5.0, 1.0)]),
 )
 def test_an_arm_is_estimated_to_cost_the_same(costs: list[int], prior: tuple[float, float]) -> None:
+    import zeus_server
+
     mean, precision = prior
     moments = Moments()
     for cost in costs:

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner, Result
-from distributed import Client, LocalCluster, get_task_stream
 from service.simulation import recorded
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
@@ -169,6 +168,8 @@ def test_a_wrong_argument_is_one_message(arguments: list[str], message: str) -> 
 
 
 def test_two_dask_workers_print_what_one_process_prints() -> None:
+    from distributed import Client, LocalCluster, get_task_stream
+
     arguments = ("--synthetic=7", "--seeds=4", "--recurrences=20")
     local = LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
