@@ -20,7 +20,7 @@ metrics = st.floats(-MAX_METRIC, MAX_METRIC)
 @pytest.mark.parametrize("count", [2, 3, 5, 20])
 def test_the_next_run_reaches_the_target_90_times_in_100(count: int) -> None:
     rng = np.random.default_rng(count)
-    runs = rng.normal(0.9, 0.01, (20_000, count + 1))
+    runs = rng.normal(0.9, 0.01, (5_000, count + 1))
     reached = 0
     for row in runs:
         reached += row[count] >= learn(RISING, row[:count].tolist())

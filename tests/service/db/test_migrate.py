@@ -210,7 +210,7 @@ def test_several_processes_may_migrate_one_new_database_at_once(kind: str, tmp_p
     log = tmp_path / "log"
     with new_database(kind, tmp_path) as url:
         env = {**os.environ, "ZEUS_BSO_DATABASE_URL": url}
-        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(6)]
+        processes = [ServiceFork(["db", "upgrade"], env, tmp_path, log) for _ in range(3)]
         statuses = [process.wait(timeout=LIMIT_S) for process in processes]
         assert set(statuses) == {0}, log.read_text()
 
