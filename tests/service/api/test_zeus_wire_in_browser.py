@@ -72,12 +72,11 @@ def test_no_page_of_another_site_starts_a_trial(page_of_another_site: Any, tmp_p
         def asked() -> int:
             return service.log.read_text().count("route=/jobs/batch_size")
 
+        page = browser.new_page()
         for number, name in enumerate(TAGS):
-            page = browser.new_page()
             page.goto(f"http://evil.test:{page_of_another_site.server_port}/{number}")
             wait_until(lambda number=number: asked() > number, service.log.read_text)
             assert wire.outcomes("zeus-job") == [], name
-            page.close()
         browser.close()
         named = {"Host": f"zeus.test:{service.port}"}
         assert requests.get(service.url + path, headers=named, timeout=LIMIT_S).ok
