@@ -116,7 +116,7 @@ def test_a_second_run_out_of_memory_gives_up_all_larger_ones_that_have_never_tra
 
 def test_a_limit_of_memory_costs_few_runs() -> None:
     job = spec()
-    for seed in range(10):
+    for seed in range(5):
         state, rng = policy.initial_state(job), np.random.default_rng(seed)
         failed = 0
         for number in range(60):
@@ -247,13 +247,13 @@ def test_after_a_change_the_first_batch_size_tried_is_not_chosen_for_ever() -> N
 def test_a_job_that_becomes_cheaper_is_explored_again() -> None:
     before, found = {8: 0.5, 16: 0.0, 32: 0.2, 64: 0.35, 128: 0.5}, []
     after_change = {8: 0.1, 16: -0.1, 32: -0.3, 64: -0.4, 128: -0.25}
-    for seed in range(8):
+    for seed in range(4):
         job = spec(seed=seed)
         state, _ = recurring(job, policy.initial_state(job), before, 60, seed=seed)
         assert policy.best_batch_size(job, state, HARDWARE) == 16
         state, _ = recurring(job, state, after_change, 100, seed=seed)
         found.append(policy.best_batch_size(job, state, HARDWARE))
-    assert found.count(64) >= 7
+    assert found == [64] * 4
 
 
 @pytest.mark.parametrize(("octave", "failing"), [(0.1, 0.0), (0.2, 0.1)])
@@ -261,14 +261,14 @@ def test_one_failure_of_a_batch_size_does_not_starve_it(octave: float, failing: 
     """Runs of its neighbours converge, so the failure was probably bad luck."""
     log_costs = {b: octave * abs(math.log2(b / 64)) for b in spec().batch_sizes}
     cost_of_32, chosen = 1000 * math.exp(octave), []
-    for seed in range(10):
+    for seed in range(5):
         job = spec(seed=seed)
         state = after(
             job, (64, 2000.0, "not_converged"), *[(32, cost_of_32)] * 9, (32, 9.0, "diverged")
         )
         _, picks = recurring(job, state, log_costs, 60, seed=seed, failing=failing)
         chosen.append(picks[-20:].count(64))
-    assert sum(count >= 15 for count in chosen) >= 9
+    assert min(chosen) >= 15
 
 
 @pytest.mark.parametrize("result", ["out_of_memory", "diverged"])
@@ -291,7 +291,7 @@ def test_two_valleys_do_not_hide_the_better_one() -> None:
     log_costs, found = {8: 0.0, 16: 0.35, 32: 0.5, 64: 0.35, 128: 0.2}, []
     for seed in range(4):
         job = spec(seed=seed)
-        state, _ = recurring(job, policy.initial_state(job), log_costs, 300, seed=seed)
+        state, _ = recurring(job, policy.initial_state(job), log_costs, 100, seed=seed)
         found.append(policy.best_batch_size(job, state, HARDWARE))
     assert found == [8] * 4
 

@@ -170,6 +170,6 @@ def excess(workload: Workload, seed: int, recurrences: int, begin: int) -> float
 def test_a_move_costs_a_quarter_of_a_fresh_start_at_most(first: Workload, second: Workload) -> None:
     assert first.oracle(0.5) != second.oracle(0.5)
     moving = replace(first, phases=(first, first, second, second, second), phase_length=10)
-    moved = fmean(excess(moving, seed, 50, 20) for seed in range(6))
-    fresh = fmean(excess(second, seed, 30, 0) for seed in range(6))
+    moved = fmean(excess(moving, seed, 50, 20) for seed in range(3))
+    fresh = fmean(excess(second, seed, 30, 0) for seed in range(3))
     assert moved <= 0.25 * fresh
