@@ -53,11 +53,6 @@ def test_maxpower_is_the_largest_limit_in_the_gpus_file(traces: Path) -> None:
     assert recordings.read(traces, "tiny", RECIPE).max_power_w == 300.0
 
 
-def test_a_batch_size_without_power_data_is_left_out(traces: Path) -> None:
-    without(traces / POWER, "letters,net,sgd,32,")
-    assert list(recordings.read(traces, "tiny", RECIPE).settings) == [8, 16]
-
-
 def test_the_default_is_at_most_what_the_gpu_holds(traces: Path) -> None:
     read = recordings.read(traces, "tiny", RECIPE._replace(default_batch_size=256))
     assert read.default_batch_size == 32

@@ -13,7 +13,6 @@ from service.simulation import recorded
 from zeus_service.bandit.policy import NoBatchSizeLeft
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.simulation.replay import MAX_TRIES, SimulatedJob, Submission, replay
-from zeus_service.simulation.simulated_run import SimulatedTrial
 from zeus_service.simulation.synthetic_workloads import synthetic_workload
 from zeus_service.simulation.workload import Setting
 
@@ -58,34 +57,8 @@ def test_a_recurrence_without_a_batch_size_left_has_no_trial() -> None:
         job.start(workload.hardware)
 
 
-def apart(count: int) -> tuple[Submission, ...]:
-    """Submissions so far apart that the last retry of one ends before the next starts."""
-    return tuple(Submission(1000.0 * index, 1000.0 * index + 10, 1.0) for index in range(count))
-
-
 def at(*times: tuple[float, float]) -> tuple[Submission, ...]:
     return tuple(Submission(start_s, end_s, 1.0) for start_s, end_s in times)
-
-
-@policies
-def test_submissions_that_do_not_overlap_are_one_recurring_job(policy: str) -> None:
-    workload = synthetic_workload(4)
-    spec = workload.spec(policy=policy, seed=1)
-    assert replay(workload, spec, apart(50)) == replay(workload, spec, 50)
-
-
-def test_what_starts_while_another_explores_is_concurrent() -> None:
-    workload = recorded.workload()
-    spec = workload.spec(policy="zeus", seed=1)
-    trials = replay(workload, spec, at((0, 100), (10, 50), (20, 90), (200, 210)))
-    by_number = {trial.number: trial for trial in trials}
-    assert [by_number[number].why for number in (1, 2, 3, 4)] == [
-        "explore",
-        "concurrent",
-        "concurrent",
-        "explore",
-    ]
-    assert by_number[2].batch_size == workload.default_batch_size
 
 
 def test_results_arrive_in_the_order_in_which_runs_end() -> None:
@@ -94,6 +67,7 @@ def test_results_arrive_in_the_order_in_which_runs_end() -> None:
     overlapping = at((0, 100), (10, 50), (20, 60), (30, 40))
     trials = replay(workload, spec, overlapping)
     assert [trial.number for trial in trials] == [4, 2, 3, 1]
+    assert [trial.why for trial in trials] == [*["concurrent"] * 3, "explore"]
 
 
 def test_a_run_that_ends_when_another_starts_is_known_by_then() -> None:
@@ -114,27 +88,19 @@ def test_a_failed_run_is_retried_when_it_fails_and_takes_as_long_again() -> None
     spec = workload.spec(policy="zeus", seed=1)
     # Trial 2 fails at 200; its retry, trial 4, runs from 200 to 300, past the end of trial 3.
     trials = replay(workload, spec, at((0, 10), (100, 200), (150, 290), (295, 400)))
-    assert [(trial.number, trial.recurrence) for trial in trials[:4]] == [
-        (1, 0),
-        (2, 1),
-        (3, 2),
-        (4, 1),
-    ]
+    ended = [(trial.number, trial.recurrence) for trial in trials[:4]]
+    assert ended == [(1, 0), (2, 1), (3, 2), (4, 1)]
     assert trials[1].result == "early_stopped"
 
 
 def test_a_submission_that_takes_longer_costs_more_and_teaches_the_same() -> None:
     workload = recorded.workload()
     spec = workload.spec(policy="zeus", seed=1)
-    plain = replay(workload, spec, apart(30))
-    doubled = replay(workload, spec, tuple(replace(each, runtime_ratio=2.0) for each in apart(30)))
-
-    def twice(trial: SimulatedTrial) -> SimulatedTrial:
-        return replace(
-            trial, time_s=2 * trial.time_s, energy_j=2 * trial.energy_j, cost=2 * trial.cost
-        )
-
-    assert doubled == [twice(trial) for trial in plain]
+    apart = at(*((1000.0 * index, 1000.0 * index + 10) for index in range(30)))
+    doubled = replay(workload, spec, [replace(each, runtime_ratio=2.0) for each in apart])
+    for trial, plain in zip(doubled, replay(workload, spec, 30), strict=True):
+        twice = {name: 2 * getattr(plain, name) for name in ("time_s", "energy_j", "cost")}
+        assert trial == replace(plain, **twice)
 
 
 @policies
