@@ -78,10 +78,8 @@ def of_all(weeks: int = 13) -> Savings:
 
 @on_sqlite
 def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spent(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
+    app: Flask,
 ) -> None:
-    priced = Config(currency="EUR", price_per_kwh=0.5, carbon_intensity=400.0)
-    monkeypatch.setitem(app.extensions, "zeus_config", priced)
     register()
     for energy_j in (90.0, 110.0):
         converge(energy_j)
@@ -100,26 +98,6 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.saved.energy_j.low < -30 < found.saved.energy_j.high
     assert found.saved.time_s.estimate == pytest.approx(-3.0)
     assert found.saved.energy_kwh.estimate == pytest.approx(-30 / 3.6e6)
-    assert found.saved.money is not None
-    assert found.saved.money.estimate == pytest.approx(-15 / 3.6e6)
-    assert found.saved.currency == "EUR"
-    assert found.saved.co2e_kg is not None
-    assert found.saved.co2e_kg.estimate == pytest.approx(-12 / 3.6e6)
-
-
-@on_sqlite
-def test_nothing_is_said_of_a_job_whose_default_is_unknown(app: Flask) -> None:
-    register()
-    empty = savings.job_savings("job")
-    assert empty.saved is None
-    assert [each.expected for each in empty.hardware] == [None]
-    report(number := start(), 30.0)
-    end(number, "errored")
-    found = savings.job_savings("job")
-    assert found.saved is None
-    assert found.spent.energy_j == 30.0
-    assert (of_all().jobs, of_all().unknown) == (1, 1)
-    assert of_all().saved.energy_j.estimate == 0.0
 
 
 def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: Flask) -> None:
@@ -153,16 +131,21 @@ def test_weeks_add_up_to_what_was_saved(app: Flask) -> None:
     assert len(of_all(weeks=2).weeks) == 1
 
 
-def test_jobs_add_up_and_estimated_meters_are_told(app: Flask) -> None:
+def test_jobs_that_count_add_up_and_estimated_meters_are_told(app: Flask) -> None:
+    assert (of_all().since, of_all().spent_energy_j) == (None, 0.0)
+    register("unknown")
+    report(start("unknown"), 70.0, "unknown")
+    optimizer.end_trial("unknown", 1, "errored")
+    assert of_all().since is None
     for job_id, hardware in (("a", HARDWARE), ("b", HARDWARE), ("c", ESTIMATING)):
         register(job_id, hardware=hardware, policy="zeus", mab_num_explorations=1)
         converge(100.0, job_id)
         converge(60.0, job_id)
-    register("unknown")
     each = [savings.job_savings(job_id).saved for job_id in "abc"]
     errors = [one.energy_j.high - one.energy_j.estimate for one in each if one]
     found = of_all()
     assert (found.jobs, found.unknown, found.estimated) == (4, 1, True)
+    assert (found.since, found.spent_energy_j) == (optimizer.get_job("a").created_at, 480.0)
     assert found.saved.energy_j.estimate == pytest.approx(120.0)
     band = found.saved.energy_j.high - found.saved.energy_j.estimate
     assert band == pytest.approx(sum(error**2 for error in errors) ** 0.5)
@@ -190,20 +173,6 @@ def test_money_is_the_price_of_the_energy_and_of_the_hours_of_all_gpus(
     assert money(price_per_kwh=0.5) == pytest.approx(0.5)
     assert money(price_per_gpu_hour=2.0) == pytest.approx(400.0)
     assert money(price_per_kwh=0.5, price_per_gpu_hour=2.0) == pytest.approx(400.5)
-
-
-def test_totals_say_since_when_and_what_was_spent_by_the_jobs_that_count(app: Flask) -> None:
-    assert (of_all().since, of_all().spent_energy_j) == (None, 0.0)
-    register(policy="zeus", mab_num_explorations=1)
-    register("unknown")
-    report(start("unknown"), 70.0, "unknown")
-    optimizer.end_trial("unknown", 1, "errored")
-    assert of_all().since is None
-    for energy_j in (100.0, 60.0):
-        converge(energy_j)
-    found = of_all()
-    assert (found.since, found.spent_energy_j) == (optimizer.get_job("job").created_at, 160.0)
-    assert found.spent_energy_j + found.saved.energy_j.estimate == pytest.approx(200.0)
 
 
 @on_sqlite
@@ -310,13 +279,3 @@ def test_savings_are_of_each_hardware_and_add_up_after_a_move(app: Flask) -> Non
     assert maintenance.rebuild("job")
     maintenance.delete_job("job")
     assert (of_all().jobs, of_all().weeks) == (0, [])
-
-
-@on_sqlite
-def test_a_job_any_of_whose_meters_estimates_is_among_those_that_are_estimated(app: Flask) -> None:
-    register(hardware=None)
-    for hardware in (ESTIMATING, HARDWARE):
-        number = optimizer.start_trial("job", hardware=hardware)[1].trial_number
-        report(number, 100.0, sequence=2)
-    assert of_all().estimated
-    assert [each.estimated for each in savings.job_savings("job").hardware] == [True, False]
