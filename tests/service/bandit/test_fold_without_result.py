@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,31 +124,6 @@ def test_trials_that_end_now_and_then_without_a_result_cost_no_batch_size(policy
         for _ in range(100):
             job.run(lambda _: "interrupted" if rng.random() < 0.2 else "converged")  # noqa: B023
         assert job.best == 32
-
-
-@policies
-def test_a_trial_that_comes_back_ends_the_row_and_its_result_counts(policy: str) -> None:
-    job = Job(policy)
-    for _ in range(3):
-        job.run(always("lost"))
-    assert passed_over(job.counts) == {32: "lost"}
-    job.run(always("converged"))  # another one
-    back, *others = job.trials
-    before = [*map(replace, job.trials)]
-    back.outcome = None
-    job.state, job.counts = fold.revive(job.spec, job.state, before, [*others, back])
-    assert not passed_over(job.counts)
-    job.end(back, "converged")
-    assert job.best == 32
-
-
-@policies
-def test_while_one_is_passed_over_overlapping_trials_do_not_get_it_either(policy: str) -> None:
-    job = Job(policy)
-    for _ in range(3):
-        job.run(always("errored"))
-    for _ in range(10):
-        assert job.start().batch_size != 32
 
 
 @policies

@@ -62,14 +62,6 @@ def test_while_all_fail_the_nearest_to_the_default_comes_next() -> None:
     assert order == [32, 64, 16, 128, 8]
 
 
-def test_two_failures_of_a_batch_size_that_never_converged_give_it_up() -> None:
-    job = spec()
-    once = after(job, (128, 5.0, "diverged"))
-    twice = after(job, (128, 5.0, "diverged"), (128, 5.0, "not_converged"))
-    assert policy.describe(job, once, HARDWARE)[-1].status == "alive"
-    assert policy.describe(job, twice, HARDWARE)[-1].status == "not_converged"
-
-
 def test_failures_never_end_a_batch_size_that_has_converged() -> None:
     job = spec(batch_sizes=[32])
     state = after(job, (32, 1.0), *[(32, 1.0, "diverged")] * 20, (32, 0.0, "out_of_memory"))
@@ -145,13 +137,6 @@ def test_trials_in_flight_make_others_worth_more() -> None:
     first = max(set(alone), key=alone.count)
     during = choices(job, policy.begin(job, state, first, HARDWARE))
     assert during.count(first) < alone.count(first) / 2
-
-
-def test_before_anything_is_known_every_start_gets_the_default() -> None:
-    job, state = spec(), policy.initial_state(spec())
-    assert set(choices(job, state)) == {Choice(32, "explore")}
-    during = policy.begin(job, state, Choice(32, "explore"), HARDWARE)
-    assert set(choices(job, during)) == {Choice(32, "concurrent")}
 
 
 def test_the_bound_is_beta_times_the_estimated_cost_of_the_best() -> None:

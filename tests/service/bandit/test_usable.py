@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 import numpy as np
 import pytest
 from flask import Flask
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from service.bandit.test_contract import learning_policies, moves, play, policies, specs
+from service.bandit.test_contract import learning_policies
 from service.conftest import on_sqlite
 from service.jobs import HARDWARE, observation, register, spec
 from zeus_service import counters, optimizer
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
-from zeus_service.bandit.spec import JobSpec
 from zeus_service.errors import ExhaustedJob
-
-
-@policies
-@given(job=specs, moves=moves, divisor=st.integers(1, 4))
-@settings(max_examples=50, deadline=None)
-def test_a_choice_is_usable(policy: Policy, job: JobSpec, moves: list[Any], divisor: int) -> None:
-    state, _ = play(policy, job, moves)
-    usable = [size for size in job.batch_sizes if size % divisor == 0]
-    assume(usable)
-    with suppress(NoBatchSizeLeft):
-        choice = policy.next_batch_size(job, state, HARDWARE, np.random.default_rng(1), usable)
-        assert choice.batch_size in usable
 
 
 @learning_policies
