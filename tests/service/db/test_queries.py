@@ -125,17 +125,6 @@ def test_a_version_changes_with_what_its_page_shows(app: Flask, database_url: st
     assert changed(lambda: power_profiles.put("job", profile())) == {"job"}
 
 
-def test_a_baseline_that_turns_out_to_have_converged_has_another_version(app: Flask) -> None:
-    register(target_metric=None, baseline_runs=2)
-    for number in (1, 2):
-        optimizer.start_trial("job")
-        report(number, 1)
-        before = queries.job_version("job")
-        optimizer.end_trial("job", number, "completed")
-    assert queries.get_trial("job", 1)[0].outcome == "converged"
-    assert queries.job_version("job") != before
-
-
 def test_a_deleted_job_is_not_read_and_its_id_has_other_versions(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
