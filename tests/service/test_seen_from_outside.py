@@ -169,7 +169,7 @@ def test_each_request_has_one_line_in_the_log(own_service: ServiceProcess) -> No
 
 def test_every_line_of_the_log_may_be_json(tmp_path: Path) -> None:
     env = {"ZEUS_BSO_LOG_FORMAT": "json", "ZEUS_BSO_LOG_LEVEL": "debug"}
-    with ServiceProcess(tmp_path, gunicorn=True, **env) as service:
+    with ServiceProcess(tmp_path, **env) as service:
         path = f"{service.url}/api/v1/jobs"
         answer = requests.post(
             path, json=spec_json(), headers={"X-Request-ID": "a-1"}, timeout=LIMIT_S

@@ -100,6 +100,7 @@ def test_a_job_has_saved_its_recurrences_times_the_expectation_less_what_it_spen
     assert found.saved.energy_kwh.estimate == pytest.approx(-30 / 3.6e6)
 
 
+@on_sqlite
 def test_a_lost_trial_counts_at_the_next_start_and_once_when_it_comes_back(app: Flask) -> None:
     register(lease_s=1.0)
     converge(100.0)

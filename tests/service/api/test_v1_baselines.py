@@ -1,9 +1,8 @@
-"""A job without a target learns it from baselines, over the wire, on each of the databases."""
+"""A job without a target learns it from baselines, over the wire."""
 
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +11,12 @@ from service.jobs import START, let_leases_expire, spec_json
 from service_process import ServiceProcess
 
 _numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def any_service(service: ServiceProcess) -> ServiceProcess:
+    """SQLite is enough: `db/test_replay.py` compares baselines on each of the databases."""
+    return service
 
 
 class LearningJob:
@@ -156,22 +161,6 @@ def test_concurrent_baselines_are_judged_at_their_end(api: Api) -> None:
         assert ended["reason"].endswith(reached)
     assert job.shown()["target_metric"] == pytest.approx(TARGET, abs=1e-6)
     assert job.shown()["completed_baselines"] == 5
-
-
-def test_one_of_many_that_end_at_once_sets_the_target(api: Api) -> None:
-    job = LearningJob(api)
-    metrics = [0.9 + 0.01 * number for number in range(8)]
-    for number, metric in enumerate(metrics, 1):
-        job.start()
-        job.report(number, metric)
-    with ThreadPoolExecutor(8) as pool:
-        ended = [answer.json() for answer in pool.map(job.end, range(1, 9))]
-    names = sorted(trial["reason"].partition(":")[0] for trial in ended)
-    assert names[5:] == ["baseline 1 of 3", "baseline 2 of 3", "baseline 3 of 3"]
-    assert set(names[:5]) == {"an extra baseline"}
-    target = job.shown()["target_metric"]
-    for trial, metric in zip(job.trials(), metrics, strict=True):
-        assert trial["outcome"] == ("converged" if metric >= target else "completed")
 
 
 @pytest.mark.parametrize("outcome", ["lost", "interrupted", "errored"])

@@ -16,7 +16,7 @@ from zeus_service.db import queries
 from zeus_service.db.session import transaction
 from zeus_service.db.tables import Job, Report, Trial, db
 
-FINISHED = 10_000
+FINISHED = 2_000
 
 
 @contextlib.contextmanager

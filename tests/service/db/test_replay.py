@@ -18,7 +18,6 @@ def complete(number: int, *metrics: float) -> str | None:
     return optimizer.end_trial("job", number, "completed").outcome
 
 
-@on_sqlite
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_knows_as_much_of_baselines_as_of_controls_that_stopped_at_the_target(
     app: Flask, policy: str

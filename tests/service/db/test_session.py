@@ -15,6 +15,7 @@ import pytest
 import requests
 from databases import waiting_sessions
 from flask import Flask
+from service.api.test_v1_baselines import LearningJob
 from service.api.wires import Api
 from service.api.wires import report as report_json
 from service.conftest import application, on_sqlite
@@ -108,6 +109,22 @@ def test_two_starts_at_once_with_one_key_are_one_trial(app: Flask, database_url:
     ((_, same, again),) = starts_there
     assert (one.generation, new, again) == (same.generation, True, False)
     assert optimizer.get_job("job").trials == 1
+
+
+def test_one_of_many_that_end_at_once_sets_the_target(api: Api) -> None:
+    job = LearningJob(api)
+    metrics = [0.9 + 0.01 * number for number in range(8)]
+    for number, metric in enumerate(metrics, 1):
+        job.start()
+        job.report(number, metric)
+    with ThreadPoolExecutor(8) as pool:
+        ended = [answer.json() for answer in pool.map(job.end, range(1, 9))]
+    names = sorted(trial["reason"].partition(":")[0] for trial in ended)
+    assert names[5:] == ["baseline 1 of 3", "baseline 2 of 3", "baseline 3 of 3"]
+    assert set(names[:5]) == {"an extra baseline"}
+    target = job.shown()["target_metric"]
+    for trial, metric in zip(job.trials(), metrics, strict=True):
+        assert trial["outcome"] == ("converged" if metric >= target else "completed")
 
 
 def test_a_last_report_that_many_send_at_once_is_taken_once(api: Api, job: str, trial: str) -> None:
