@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 from click.testing import CliRunner
 from databases import migrated_database
 from flask import Flask
 from service.jobs import register, report
 from service_fork import run_to_its_end
-from service_process import ServiceProcess, free_port
+from service_process import free_port
 from sqlalchemy import make_url, update
-from waiting import LIMIT_S
 from zeus_service import optimizer
 from zeus_service.cli import main
 from zeus_service.config import Config, load_config
@@ -72,12 +70,17 @@ def test_a_port_in_use_is_reported(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "database_url",
-    ["sqlite:////proc/nowhere/x.sqlite3", "sqlite:////dev/null/x.sqlite3", "sqlite:////etc"],
+    ("database_url", "command"),
+    [
+        ("sqlite:////proc/nowhere/x.sqlite3", ("serve", "--bind=127.0.0.1:0")),
+        ("sqlite:////dev/null/x.sqlite3", ("db", "upgrade")),
+        ("sqlite:////etc", ("db", "upgrade")),
+    ],
 )
-def test_a_database_that_cannot_be_opened_is_reported_by_name(database_url: str) -> None:
-    bind = f"--bind=127.0.0.1:{free_port()}"
-    error = one_error(zeus_service("serve", bind, database_url=database_url))
+def test_a_database_that_cannot_be_opened_is_reported_by_name(
+    database_url: str, command: tuple[str, ...]
+) -> None:
+    error = one_error(zeus_service(*command, database_url=database_url))
     assert database_url.removeprefix("sqlite:///") in error
     assert "ZEUS_BSO_DATABASE_URL" in error
 
@@ -235,12 +238,6 @@ def test_looking_makes_no_database(command: tuple[str, ...], url: str, tmp_path:
     for part in (f"no database at {tmp_path}", "ZEUS_BSO_DATABASE_URL=sqlite:///FILE"):
         assert part in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_log_has_the_level_asked_for(tmp_path: Path) -> None:
-    with ServiceProcess(tmp_path, ZEUS_BSO_LOG_LEVEL="warning") as service:
-        requests.get(f"{service.url}/api/v1/jobs", timeout=LIMIT_S)
-    assert "[INFO]" not in service.log.read_text()
 
 
 def test_a_database_of_a_newer_version_is_reported_by_name(app: object, url: str) -> None:

@@ -146,14 +146,9 @@ def test_counts_outlive_workers(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_serve_takes_gunicorns_own_options(tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
-    with ServiceProcess(tmp_path, GUNICORN_CMD_ARGS=f"--access-logfile={log}") as service:
-        assert call(service, "GET", "/healthz").ok
-    assert "GET /healthz" in log.read_text()
-
-
-def test_an_option_that_would_listen_unchecked_is_refused(tmp_path: Path) -> None:
+def test_gunicorns_own_options_are_taken_but_one_that_would_listen_unchecked(
+    tmp_path: Path,
+) -> None:
     env = {"GUNICORN_CMD_ARGS": "--reuse-port", "ZEUS_BSO_DATABASE_URL": f"sqlite:///{tmp_path}/x"}
     bind = f"--bind=127.0.0.1:{free_port()}"
     refused = run_to_its_end("serve", bind, folder=tmp_path, **env)
