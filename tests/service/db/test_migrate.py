@@ -184,25 +184,23 @@ def test_serving_is_refused_while_a_servers_database_is_empty(kind: str, tmp_pat
         assert "run `zeus-service db upgrade`" in refused
 
 
-def test_a_new_file_is_made_with_its_folder_and_a_write_ahead_log(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "folder" / "service.sqlite3"
-    upgrade(create_app(Config(database_url=f"sqlite:///{path}")))
-    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_a_new_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
-    app = create_app(Config(database_url=f"sqlite:///{tmp_path / 'service.sqlite3'}"))
+def test_a_new_file_is_its_owners_alone_in_a_new_folder_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    path = tmp_path / "new" / "folder" / "service.sqlite3"
+    app = create_app(Config(database_url=f"sqlite:///{path}"))
     before = os.umask(umask)
     try:
         upgrade(app)
         with app.app_context(), transaction() as session:
             session.execute(sa.text("CREATE TABLE x (y)"))
-        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        modes = {path.name: path.stat().st_mode & 0o777 for path in path.parent.iterdir()}
     finally:
         os.umask(before)
     assert set(modes.values()) == {0o600}
     assert {"service.sqlite3", "service.sqlite3-wal"} <= modes.keys()
+    assert sqlite3.connect(path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.parametrize("kind", DATABASES)

@@ -66,24 +66,25 @@ def test_a_default_without_runs_or_power_data_is_an_error(traces: Path, name: st
 
 
 def test_a_file_that_is_not_there_is_named(traces: Path) -> None:
+    assert "summary_power_a40.csv: cannot be read" in the_error(traces, gpu="a40")
     (traces / TRAIN).unlink()
     assert str(traces / TRAIN) in the_error(traces)
 
 
-def test_an_unknown_gpu_is_reported_with_the_file_that_it_lacks(traces: Path) -> None:
-    assert "summary_power_a40.csv: cannot be read" in the_error(traces, gpu="a40")
-
-
-@pytest.mark.parametrize("field", ["dataset", "network", "optimizer"])
-def test_an_unknown_workload_has_no_runs(traces: Path, field: str) -> None:
-    error = the_error(traces, recipe=RECIPE._replace(**{field: "unheard-of"}))
-    assert "unheard-of" in error
-    assert f"{traces / TRAIN} has the batch sizes [], not the default 16" in error
-
-
-def test_a_target_that_was_not_recorded_has_no_runs(traces: Path) -> None:
-    error = the_error(traces, recipe=RECIPE._replace(target_metric=0.9))
-    assert "letters/net/sgd with the target 0.9" in error
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("dataset", "unheard-of", "unheard-of/net/sgd"),
+        ("network", "unheard-of", "letters/unheard-of/sgd"),
+        ("optimizer", "unheard-of", "letters/net/unheard-of"),
+        ("target_metric", 0.9, "letters/net/sgd with the target 0.9"),
+    ],
+)
+def test_what_was_not_recorded_has_no_runs(
+    traces: Path, field: str, value: object, told: str
+) -> None:
+    error = the_error(traces, recipe=RECIPE._replace(**{field: value}))
+    assert told in error
     assert f"{traces / TRAIN} has the batch sizes [], not the default 16" in error
 
 
