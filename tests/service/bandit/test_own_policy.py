@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import requests
+from service.api.wires import Api, report
 from service.jobs import START, spec_json
 from service.test_cli import one_error
 from service_process import BIN, ServiceProcess
@@ -41,19 +41,16 @@ def installed(tmp_path: Path) -> Path:
 def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
     program = BIN / "zeus-service"  # whose paths are those of the variable
     with ServiceProcess(tmp_path, program=program, PYTHONPATH=str(installed)) as service:
-        api = f"{service.url}/api/v1/jobs"
+        api = Api(service.url)
         job = spec_json(batch_sizes=[16, 32], policy="round_robin")
-        assert requests.post(api, json=job, timeout=LIMIT_S).status_code == 201
+        assert api("POST", "/jobs", job).status_code == 201
         taken = []
-        for _ in range(6):
-            trial = requests.post(f"{api}/job/trials", json=START, timeout=LIMIT_S).json()
+        for number in range(1, 7):
+            trial = api("POST", "/jobs/job/trials", START).json()
             taken.append((trial["batch_size"], trial["why"]))
-            figures = {"epoch": 1, "time_s": 1.0, "metric": 1.0, "sequence": 1}
-            report = {"energy_j": 10.0 * trial["batch_size"], **figures}
-            path = f"{api}/job/trials/{trial['trial_number']}/reports"
-            path += f"?generation={trial['generation']}"
-            assert requests.post(path, json=report, timeout=LIMIT_S).json()["outcome"]
-        shown = requests.get(f"{api}/job", timeout=LIMIT_S).json()
+            body = report(1, energy_j=10.0 * trial["batch_size"], time_s=1.0, metric=1.0)
+            assert api("POST", f"/jobs/job/trials/{number}/reports", body).json()["outcome"]
+        shown = api("GET", "/jobs/job").json()
     assert taken == [(16, "explore"), (32, "explore")] * 2 + [(16, "exploit")] * 2
     assert shown["best_batch_size"] == 16
 
