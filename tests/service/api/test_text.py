@@ -33,6 +33,8 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
         ArmEstimate(16, 0, 150.0, 30.0, "alive"),
         ArmEstimate(32, 40, 100.0, 1.0, "alive"),
         ArmEstimate(64, 2, 1250.0, None, "not_converged"),
+        ArmEstimate(128, 1, None, None, "out_of_memory"),
+        ArmEstimate(256, 0, None, None, "out_of_memory"),
     ]
     on = OnHardware(**asdict(HARDWARE), best_batch_size=32, cost_bound=None, arms=arms)
     none = shown.NONE
@@ -41,17 +43,10 @@ def test_batch_sizes_are_compared_with_the_best() -> None:
         (16, 0, "150 J", "99.8 to 217 J", "+50 %", "next"),
         (32, 40, "100 J", "98.1 to 102 J", none, "best"),
         (64, 2, "1,250 J", none, "+1,150 %", "missed the target"),
+        (128, 1, none, none, none, "ran out of memory"),
+        (256, 0, none, none, none, "a smaller one ran out of memory"),
     ]
     assert shown.batch_size_rows(None, None) == []
-
-
-def test_a_batch_size_that_was_never_tried_is_not_said_to_have_run_out_of_memory() -> None:
-    arms = [
-        ArmEstimate(size, pulls, None, None, "out_of_memory") for size, pulls in ((8, 1), (16, 0))
-    ]
-    on = OnHardware(**asdict(HARDWARE), best_batch_size=None, cost_bound=None, arms=arms)
-    rows = shown.batch_size_rows(on, None)
-    assert [row[-1] for row in rows] == ["ran out of memory", "a smaller one ran out of memory"]
 
 
 def test_the_costs_of_one_table_have_one_unit() -> None:

@@ -84,11 +84,6 @@ def test_a_start_gets_a_batch_size_that_its_devices_can_divide(api: Api) -> None
         assert "is divisible by" in problem(answer, 409, "job_conflict")["detail"]
 
 
-def test_the_order_of_batch_sizes_is_no_difference(api: Api, job: str) -> None:
-    given = spec_json(job_id=job, batch_sizes=[128, 8, 64, 16, 32], policy="zeus")
-    assert api("POST", "/jobs", given).status_code == 200
-
-
 def test_a_start_says_what_to_train_with_and_why_and_its_trial_has_its_hardware(
     api: Api, job: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_job_is_answered_with_all_that_it_is(wire: Wire) -> None:
         "mab_seed": None,
     }
     assert response.json() == complete
-    again = wire("POST", "/jobs", complete)
+    again = wire("POST", "/jobs", {**complete, "batch_sizes": [32, 8, 16]})
     assert (again.status_code, again.json()) == (200, complete)
     assert wire("POST", "/jobs", given).json()["job_id"] != job_id
 

@@ -8,7 +8,6 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, next_choice, observation, spec
-from zeus_service.bandit.choice_reasons import exhausted
 from zeus_service.bandit.default import DefaultPolicy
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, State
 
@@ -31,12 +30,6 @@ def test_its_mean_cost_is_shown_with_its_standard_error() -> None:
     assert (default.batch_size, default.pulls, default.status) == (32, 3, "alive")
     assert default.mean == pytest.approx(mean(costs))
     assert default.spread == pytest.approx(stdev(costs) / math.sqrt(3))
-
-
-def test_once_it_is_given_up_the_error_counts_it_alone() -> None:
-    state = {"hardware": {HARDWARE.key: after(("out_of_memory", 1.0))}}
-    error = exhausted(JOB, state, HARDWARE)
-    assert f"to try: 1 failed, {len(JOB.batch_sizes) - 1} were not tried. Use" in error.message
 
 
 @pytest.mark.parametrize(

