@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,17 @@ from service.pages.conftest import Open, let_it_ask
 from service_process import ServiceProcess
 from waiting import wait_until
 
-PATH = "/job/job"
+PATH = "/job/followed"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+def service(service: ServiceProcess) -> ServiceProcess:
     """A service with a job of three runs."""
-    with ServiceProcess(tmp_path_factory.mktemp("figures")) as service:
-        api = Api(service.url)
-        assert api("POST", "/jobs", spec_json()).status_code == 201
-        for _ in range(3):
-            add_run(api)
-        yield service
+    api = Api(service.url)
+    assert api("POST", "/jobs", spec_json(job_id="followed")).status_code == 201
+    for _ in range(3):
+        add_run(api)
+    return service
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +43,10 @@ def failed_first(service: ServiceProcess) -> str:
 
 def add_run(api: Api) -> int:
     """A run that converges; return its number."""
-    trial = api("POST", "/jobs/job/trials", START).json()
+    trial = api("POST", "/jobs/followed/trials", START).json()
     number, is_default = trial["trial_number"], trial["batch_size"] == 32
     body = report(1, metric=0.95, energy_j=500.0 * is_default + number)
-    assert api("POST", f"/jobs/job/trials/{number}/reports", body).ok
+    assert api("POST", f"/jobs/followed/trials/{number}/reports", body).ok
     return int(number)
 
 
