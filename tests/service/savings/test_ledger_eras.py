@@ -83,17 +83,6 @@ def test_a_young_job_whose_cheapest_batch_size_began_with_luck_has_not_changed()
     assert len(job.eras) == 1
 
 
-def test_runs_that_are_stopped_early_show_a_change_and_the_next_that_converges_begins_an_era() -> (
-    None
-):
-    job = learned()
-    for _ in range(30):
-        job.run(64, 100.0, outcome="early_stopped")
-    assert len(job.eras) == 1
-    job.run(64, 160.0)
-    assert len(job.eras) == 2
-
-
 @pytest.mark.parametrize("limits_w", [(300.0, 200.0), (200.0, 300.0), (300.0, None)])
 def test_what_another_power_limit_saves_is_not_a_change_of_the_default(
     limits_w: tuple[float | None, float | None],
