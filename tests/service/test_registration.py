@@ -303,7 +303,7 @@ def test_a_run_from_before_changes_nothing_of_a_new_trial(app: Flask, forget: An
         client.patch(path.format(""), json={"outcome": "out_of_memory"}),
     ):
         assert (answer.status_code, answer.get_json()["code"]) == (409, "other_generation")
-        assert "the job was deleted or the database restored" in answer.get_json()["detail"]
+        assert "the job was deleted, or the database restored" in answer.get_json()["detail"]
     assert stored() == before
     assert optimizer.report("job", 1, REPORT, generation=new.generation).outcome == "converged"
 
