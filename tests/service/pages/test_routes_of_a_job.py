@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 from flask.testing import FlaskClient
-from service.jobs import HARDWARE, OTHER, register, report
+from service.conftest import on_sqlite
+from service.jobs import HARDWARE, OTHER, let_leases_expire, register, report
 from service.pages.conftest import converge, text_of
 from sqlalchemy import update
 from zeus_service import optimizer
@@ -138,3 +139,19 @@ def test_a_job_without_a_batch_size_left_says_how_they_failed(
     listed = "The only batch size failed" if len(sizes) == 1 else "No batch size is left to try"
     latest = f"{listed}; the latest run: {outcome.replace('_', ' ')} exhausted"
     assert latest in text_of(client, "/")
+
+
+@on_sqlite
+def test_a_run_that_has_not_been_heard_from_is_not_called_running(
+    client: FlaskClient, database_url: str
+) -> None:
+    register()
+    optimizer.start_trial("job")
+    for address in ("/job/job", "/job/job/trial/1"):
+        assert '<span class="outcome running">running</span>' in client.get(address).text
+    let_leases_expire(database_url)
+    for address in ("/job/job", "/job/job/trial/1"):
+        page = client.get(address).text
+        assert "probably crashed" in page
+        assert '<span class="outcome running">running</span>' not in page
+    assert '<span class="bad">probably crashed</span>' in client.get("/job/job").text
