@@ -154,8 +154,8 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     """Compute how likely a batch size fails for another reason than its cost.
 
     Returns:
-        (n,), the probability that it never converges, or never again; and (n,), that of a run to
-        fail if it ever does.
+        Two arrays of shape (n,): the probability that a batch size never converges, or never
+        again; and the probability that a run fails although its batch size can converge.
     """
     here = _count_failures(spec, state, hardware)
     ever, converged = np.array(here["ever_converged"]), np.array(here["converged"])

@@ -4,7 +4,7 @@
 strings, no booleans, no NaN, no infinity.
 """
 
-# Annotations are no strings here: SQLAlchemy reads those of `Hardware` in `db.tables`.
+# Without postponed annotations: SQLAlchemy reads the types of `Hardware` in `db.tables`.
 
 import hashlib
 import json
