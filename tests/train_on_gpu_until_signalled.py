@@ -5,7 +5,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from fake_nvml.driver import load
+from fake_nvml.library import load
 from gpu_programs import ManyBatches, power
 from lightning.pytorch import Callback
 from programs import Net, trainer

@@ -1,4 +1,4 @@
-"""The tests' side of the fake driver: build it, and change what its GPUs do."""
+"""The tests' side of the fake driver: change what its GPUs do."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import math
 import mmap
 import os
 import random
-import shlex
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +21,6 @@ from pynvml import (
     NVML_ERROR_NOT_SUPPORTED,
 )
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
-SONAME = "libnvidia-ml.so.1"
 DRIVER_VERSION = "000.00.fake"
 
 KINDS = (
@@ -84,36 +79,6 @@ class _State(ctypes.Structure):
     )
 
 
-def build(directory: Path) -> Path:
-    """Build the fake driver as `directory/libnvidia-ml.so.1`.
-
-    Raises:
-        RuntimeError: There is no C compiler, or it failed.
-    """
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    if shutil.which(compiler[0]) is None:
-        raise RuntimeError(
-            f"the tests need a C compiler to build their GPU driver and {compiler[0]!r} is not on "
-            "the PATH: install gcc or clang, or name one in $CC"
-        )
-    library = directory / SONAME
-    options = ["-std=c11", "-O1", "-shared", "-fPIC"]
-    done = subprocess.run(
-        [*compiler, *options, f"-Wl,-soname,{SONAME}", "-o", library, SOURCE, "-lm"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the tests' GPU driver does not build:\n{done.stderr}")
-    return library
-
-
-def load(library: Path) -> None:
-    """Load the driver into this process, where nvidia-ml-py will find it by its soname."""
-    ctypes.CDLL(str(library))
-
-
 def fail_elsewhere(state: Path, gpu: int, kind: str, error: int) -> None:
     """`FakeGpu.fail` in a process that knows of the driver by its state's file alone."""
     with state.open("r+b") as file:
@@ -125,7 +90,7 @@ class FakeDriver:
     """A driver with some GPUs at rest, each 100 to 300 W and 50 W idle.
 
     Args:
-        library: What `build` returned.
+        library: What `library.build` returned.
         state: File of the state; overwritten.
         gpu_count: How many GPUs there are.
         refresh_s: How often their energy counters are brought up to date; 0: always.

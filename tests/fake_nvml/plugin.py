@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from fake_nvml.driver import DRIVER_VERSION, FakeDriver, FakeGpu, build, load
+from fake_nvml.driver import DRIVER_VERSION, FakeDriver, FakeGpu
+from fake_nvml.library import build, load
 
 if TYPE_CHECKING:
     from gpu_programs import DriversClock
