@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flask import Flask
-from service.bandit.test_contract import learning_policies
 from service.conftest import on_sqlite
-from service.jobs import HARDWARE, observation, register, spec
+from service.jobs import HARDWARE, LEARNING, observation, register, spec
 from zeus_service import counters, optimizer
 from zeus_service.bandit.policy import Choice, NoBatchSizeLeft, Policy, State
 from zeus_service.errors import ExhaustedJob
+
+learning_policies = pytest.mark.parametrize("policy", LEARNING.values(), ids=LEARNING)
 
 
 @learning_policies
