@@ -55,7 +55,10 @@ def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
     assert shown["best_batch_size"] == 16
 
 
-CONTRACT = Path(__file__).with_name("test_contract.py")
+CONTRACT = [
+    Path(__file__).with_name(name)
+    for name in ("test_contract.py", "test_policy_on_any_processor.py")
+]
 
 
 def test_it_keeps_the_contract(installed: Path) -> None:
@@ -63,7 +66,7 @@ def test_it_keeps_the_contract(installed: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "round_robin"]
     env = {**os.environ, "PYTHONPATH": str(installed)}
     result = subprocess.run(
-        [*command, str(CONTRACT)],
+        [*command, *map(str, CONTRACT)],
         cwd=EXAMPLE.parents[1],
         env=env,
         capture_output=True,
