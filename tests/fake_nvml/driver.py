@@ -90,7 +90,7 @@ class FakeDriver:
     """A driver with some GPUs at rest, each 100 to 300 W and 50 W idle.
 
     Args:
-        library: What `library.build` returned.
+        library: What `fake_nvml.library.build` returned.
         state: File of the state; overwritten.
         gpu_count: How many GPUs there are.
         refresh_s: How often their energy counters are brought up to date; 0: always.

@@ -18,7 +18,7 @@ print(*(m for m in sys.modules if "power" in m and m.startswith("zeus_lightning"
 
 
 def test_importing_the_package_loads_nothing_that_lightning_has_not_loaded(tmp_path: Path) -> None:
-    script, output = tmp_path / "script.py", tmp_path / "output"
+    script, output, errors = (tmp_path / name for name in ("script.py", "output", "errors"))
     script.write_text(SCRIPT)
-    assert ScriptProcess(script, [], os.environ, output).wait() == 0, output.read_text()
+    assert ScriptProcess(script, [], os.environ, output, errors).wait() == 0, errors.read_text()
     assert output.read_text().split() == []

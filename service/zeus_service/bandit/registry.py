@@ -1,6 +1,7 @@
 """The policies by name: the service's own, and those of installed distributions.
 
-A policy of another distribution must pass `tests/service/bandit/test_contract.py`.
+A policy of another distribution must pass `test_contract.py` and
+`test_policy_on_any_processor.py` in `tests/service/bandit/`.
 """
 
 from importlib.metadata import EntryPoint, entry_points

@@ -6,7 +6,7 @@ import os
 import types
 from pathlib import Path
 
-import lightning.pytorch  # noqa: F401 - not while a counter stands still: it takes seconds
+import lightning.pytorch  # noqa: F401 - a warning would, while a counter stands still
 import pytest
 from fake_powercap import RANGE_UJ, FakePowercap
 from forked import in_forked_child

@@ -55,10 +55,8 @@ def test_the_service_chooses_by_it(tmp_path: Path, installed: Path) -> None:
     assert shown["best_batch_size"] == 16
 
 
-CONTRACT = [
-    Path(__file__).with_name(name)
-    for name in ("test_contract.py", "test_policy_on_any_processor.py")
-]
+FOLDER = Path(__file__).parent
+CONTRACT = [FOLDER / "test_contract.py", FOLDER / "test_policy_on_any_processor.py"]
 
 
 def test_it_keeps_the_contract(installed: Path) -> None:
