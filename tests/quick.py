@@ -33,7 +33,6 @@ STARTERS = {
     # what tests call
     *("ServiceProcess", "run_ranks", "running_ranks", "in_forked_child", "training_process"),
     *("run_all", "LocalCluster", "recur", "Driver", "Child", "launch", "OwnService", "fork"),
-    "ScriptProcess",
 }
 """Fixtures, and names in a test's code, that start a process."""
 
