@@ -100,9 +100,7 @@ def decide(
         reason = f"it {costs}, over its stop limit of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
-        reason = (
-            f"the target of {spec.target_metric:.6g} was not reached in {spec.max_epochs} epochs"
-        )
+        reason = f"short of the target of {spec.target_metric:.6g} after epoch {spec.max_epochs}"
     return Decision(
         decision="stop" if outcome else "continue",
         outcome=outcome,
