@@ -129,6 +129,21 @@ def test_a_batch_size_that_is_stopped_again_and_again_is_left() -> None:
         assert sum(size > 32 for size in chosen[30:]) <= 1
 
 
+def test_a_batch_size_that_never_converges_is_left_however_cheap_it_would_be() -> None:
+    """The only one that converges is at an edge and noisy: at the other, any cost is possible."""
+    rng = np.random.default_rng(0)
+    state = observe(policy.initial_state(JOB), 32, HARDWARE, 6000, 201.0, "not_converged")
+    state = observe(state, 128, HARDWARE, 1037, 200.0)
+    for size in (64, 16, 8):
+        state = observe(state, size, HARDWARE, 2000, 205.0, "early_stopped")
+    for _ in range(28):
+        state = observe(state, 128, HARDWARE, round(1000 * math.exp(rng.normal(0, 0.4))), 200.0)
+    for _ in range(6):
+        state = observe(state, 8, HARDWARE, 2000, 208.0, "early_stopped")
+    generators = map(np.random.default_rng, range(50))
+    assert {next_choice(policy, JOB, state, each).batch_size for each in generators} == {128}
+
+
 def on(gpu: str, *, per_sample_s: float, power_w: float) -> Workload:
     """The same training on one of two GPUs, whose steps have the same fixed part."""
     settings = {}
