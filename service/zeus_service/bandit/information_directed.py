@@ -126,8 +126,9 @@ class InformationDirectedPolicy:
         never = rng.random(DRAWS) < outlook.never[:, None]
         failing = outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
         draws = drawn.log_cost.T + failing
-        # What never converges is never the best, however cheap it would be if it did.
-        draws = np.where(never, np.maximum(draws, draws[best] + math.log(COST_OF_FAILURE)), draws)
+        # What never converges is not the best, however cheap its runs would be.
+        dearer = np.maximum(draws, draws[best] + math.log(COST_OF_FAILURE))
+        draws = np.where(never & ~never[best], dearer, draws)
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         lowest = log_costs.min(axis=0)
         regret_of_best = outlook.log_cost[best] - lowest.mean()

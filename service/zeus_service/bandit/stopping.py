@@ -100,7 +100,8 @@ def decide(
         reason = f"it {costs}, over its stop limit of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
-        reason = f"short of the target of {spec.target_metric:.6g} after epoch {spec.max_epochs}"
+        trained = "1 epoch" if report.epoch == 1 else f"{report.epoch} epochs"
+        reason = f"short of the target of {spec.target_metric:.6g} after {trained}"
     return Decision(
         decision="stop" if outcome else "continue",
         outcome=outcome,
