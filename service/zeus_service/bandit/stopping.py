@@ -101,7 +101,7 @@ def decide(
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
         trained = "1 epoch" if report.epoch == 1 else f"{report.epoch} epochs"
-        reason = f"short of the target of {spec.target_metric:.6g} after {trained}"
+        reason = f"the target of {spec.target_metric:.6g} was not reached in {trained}"
     return Decision(
         decision="stop" if outcome else "continue",
         outcome=outcome,
