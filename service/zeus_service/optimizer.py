@@ -108,7 +108,6 @@ def start_trial(
         start_reason=_reason(job, spec, hardware, choice)[:MAX_REASON],
         start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
         reason="",
-        started_at=unix_now(),
         lease_expires_at=unix_now() + spec.lease_s,
         **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     )
@@ -313,7 +312,7 @@ _UPDATE_TRIAL = (
     .where(_COLUMNS.job_key == bindparam("job"), _COLUMNS.trial_number == bindparam("number"))
     .values(lease_expires_at=unix_now() + bindparam("lease_s"))
 )
-_INSERT_REPORT = insert(tables.Report.__table__).values(reported_at=unix_now())
+_INSERT_REPORT = insert(tables.Report.__table__)
 _STORED = set(tables.Report.__table__.columns.keys())
 
 

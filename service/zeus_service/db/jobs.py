@@ -124,8 +124,6 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
         inconclusive={},
         trials=trials,
         sequence=0,
-        created_at=unix_now(),
-        updated_at=unix_now(),
         ledger={},
         hardware=[],
         keeps_hardware=False,
@@ -144,7 +142,6 @@ def new_job(spec: JobSpec, *, trials: int = 0, hardware: Hardware | None = None)
 def set_target(job: Job, target: float) -> JobSpec:
     """Set the target of a locked job that has none; return its new specification."""
     job.spec = {**job.spec, "target_metric": target}
-    job.updated_at = unix_now()
     spec = specification(job)
     summarize(job, spec)
     return spec
@@ -239,7 +236,6 @@ def set_hardware(job: Job, spec: JobSpec, hardware: Hardware, *, keep: bool = Fa
     others = [known for known in job.hardware if Hardware.of(known) != hardware]
     job.hardware = [*others, values]
     job.estimated = any(known["estimated"] for known in job.hardware)
-    job.updated_at = unix_now()
     summarize(job, spec)
 
 
@@ -259,7 +255,6 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
         job.exploits += 1
     elif trial.why == "explore":
         job.exploits = 0
-    job.updated_at = unix_now()
     session.add(trial)
 
 
@@ -284,7 +279,6 @@ def end(
     job.completed_baselines += outcome == "completed"
     summarize(job, spec)
     savings.record_end(session, job, spec, trial)
-    job.updated_at = unix_now()
     after_commit(session, counters.trials_ended.labels(outcome).inc)
 
 

@@ -8,7 +8,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from zeus_service.db import jobs
-from zeus_service.db.clock import unix_now
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import PowerProfile
 
@@ -22,7 +21,7 @@ def put(session: Session, job_id: str, profile: dict[str, Any]) -> bool:
     key = {name: profile[name] for name in ("batch_size", "device_model", "num_devices")}
     stored = session.get(PowerProfile, {"job_key": job.key, **key})
     row = stored or PowerProfile(job_key=job.key, **key)
-    row.profile, row.updated_at = profile, unix_now()
+    row.profile = profile
     session.add(row)
     return stored is None
 

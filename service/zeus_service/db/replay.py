@@ -68,7 +68,6 @@ def revive(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     job.failures = _failures(others)
     job.state, job.inconclusive = fold.revive(spec, job.state, rows, [*others, trial])
     jobs.summarize(job, spec)
-    job.updated_at = unix_now()
 
 
 def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
 
 from zeus_service.bandit.spec import Hardware
+from zeus_service.db.clock import unix_now
 
 
 class Base(DeclarativeBase):
@@ -50,6 +51,10 @@ _JobKey = Annotated[
     mapped_column(sa.ForeignKey("jobs.key"), primary_key=True, autoincrement=False),
 ]
 _Number = Annotated[int, mapped_column(primary_key=True, autoincrement=False)]
+_Inserted = Annotated[float, mapped_column(default=unix_now())]
+"""When the row was inserted."""
+_Changed = Annotated[float, mapped_column(default=unix_now(), onupdate=unix_now())]
+"""When the row was last changed."""
 
 MAX_REASON = 1000
 """Characters of a reason that is stored; longer ones are shortened."""
@@ -71,8 +76,8 @@ class Job(db.Model):  # type: ignore[name-defined, misc]
     """Number of the latest trial."""
     sequence: Mapped[int]
     """Counts starts, ends and revivals of trials: `started_seq` and `ended_seq` come from it."""
-    created_at: Mapped[float]
-    updated_at: Mapped[float]
+    created_at: Mapped[_Inserted]
+    updated_at: Mapped[_Changed]
     keeps_hardware: Mapped[bool]
     """Whether a client of the Zeus project has registered it, with its hardware."""
     estimated: Mapped[bool]
@@ -148,7 +153,7 @@ class Trial(db.Model):  # type: ignore[name-defined, misc]
     reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
     started_seq: Mapped[int]
     ended_seq: Mapped[int | None]
-    started_at: Mapped[float]
+    started_at: Mapped[_Inserted]
     ended_at: Mapped[float | None]
     lease_expires_at: Mapped[float]
     reports: Mapped[int]
@@ -189,7 +194,7 @@ class Report(db.Model):  # type: ignore[name-defined, misc]
     cost: Mapped[float]
     cost_bound: Mapped[float | None]
     reason: Mapped[str] = mapped_column(sa.String(MAX_REASON))
-    reported_at: Mapped[float]
+    reported_at: Mapped[_Inserted]
     power_limit_w: Mapped[float | None]
     """At the time of the report; the default limit, which changes only with the GPU, is in the
     trial's row."""
@@ -228,7 +233,7 @@ class PowerProfile(db.Model):  # type: ignore[name-defined, misc]
     device_model: Mapped[str] = mapped_column(_Id, primary_key=True)
     num_devices: Mapped[_Number]
     profile: Mapped[dict[str, Any]]
-    updated_at: Mapped[float]
+    updated_at: Mapped[_Changed]
 
 
 class Secret(db.Model):  # type: ignore[name-defined, misc]
