@@ -63,4 +63,7 @@ def record(**fields: Any) -> TrialRecord:
         "trial": trial_start(),
         "hardware": hardware(),
     }
-    return TrialRecord(**(defaults | fields))
+    made = TrialRecord(**(defaults | fields))
+    if made.report is not None:
+        made.cost_j = made.report.cost_j(made.job, made.hardware)
+    return made

@@ -36,6 +36,7 @@ class TrialRecord:
     Args:
         hardware: What it trains on.
         report: The last report; None before the first.
+        cost_j: The cost at that report, in joules.
         outcome: How the trial ended; None while it runs.
         reason: Why it ended, in one sentence.
         spent: Joules and seconds at the last report, or as the checkpoint was saved.
@@ -46,6 +47,7 @@ class TrialRecord:
     trial: TrialStart
     hardware: Hardware
     report: Report | None = None
+    cost_j: float | None = None
     outcome: Outcome | None = None
     reason: str = ""
     spent: Reading = field(default_factory=lambda: Reading(0.0, 0.0))
@@ -53,14 +55,6 @@ class TrialRecord:
 
     def __str__(self) -> str:
         return f"trial {self.trial.trial_number} of job {self.job.job_id!r}"
-
-    @property
-    def cost_j(self) -> float | None:
-        """Cost at the last report, in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
-        if self.report is None:
-            return None
-        eta, time_j = self.job.eta_knob, self.hardware.max_power_w * self.report.time_s
-        return eta * self.report.energy_j + (1 - eta) * time_j
 
     @property
     def target_reached(self) -> bool:
@@ -166,7 +160,7 @@ class TrialRecord:
         return cls(**known_fields(cls, data) | messages)
 
     def write(self, path: Path) -> None:
-        """Write the record and its cost as JSON, replacing the file as a whole.
+        """Write the record as JSON, replacing the file as a whole.
 
         A file that cannot be written is a warning.
         """
@@ -180,7 +174,7 @@ class TrialRecord:
             )
             return
         try:
-            replace_file(path, json.dumps({**self.to_json(), "cost_j": self.cost_j}))
+            replace_file(path, json.dumps(self.to_json()))
         except OSError as error:
             rank_zero_warn(
                 f"zeus: the outcome file cannot be written: {error}; set $ZEUS_OUTCOME_FILE to a "

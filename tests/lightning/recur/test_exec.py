@@ -45,7 +45,7 @@ def status_of(*command: str, **changed: str) -> int:
 
 def writes(outcome: str | None, status: int, why: str = "explore") -> tuple[str, ...]:
     """The command of a run that ends like this."""
-    written = json.dumps(record(trial=trial_start(why=why)).to_json() | {"cost_j": 1.0})
+    written = json.dumps(record(trial=trial_start(why=why)).to_json())
     return (sys.executable, "-c", WRITE, json.dumps([outcome, status]), written)
 
 
