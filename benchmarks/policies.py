@@ -69,6 +69,8 @@ from zeus_service.simulation.workload import Epoch, Setting, Workload
 PARTS = {"reported": REPORTED, "chosen-on": CHOSEN_ON}
 DECISION_MS = {20: 2.0, 128: 5.0}
 """The upper limit by the number of batch sizes."""
+DEVICE_JOBS = 8
+"""Simulated jobs on 1 to 8 devices, for each seed of the recorded ones."""
 CONSOLE = Console()
 T = TypeVar("T")
 Results = dict[Key, list[Tally]]
@@ -180,12 +182,14 @@ def changing_hardware(arguments: Namespace) -> bool:
     policies = arguments.policy or ["zeus", DEFAULT_POLICY]
     seeds, passed = range(arguments.seeds), True
     recorded = moves.cases(moves.recorded_moves(arguments.traces), policies, seeds)
-    devices = moves.cases(moves.device_moves(seeds), policies, seeds[:1])
-    for title, cases in (("Recorded GPUs", recorded), ("1 to 8 devices", devices)):
+    simulated = range(DEVICE_JOBS * arguments.seeds)
+    devices = moves.cases(moves.device_moves(simulated), policies, seeds[:1])
+    for title, cases, number in (
+        ("Recorded GPUs", recorded, f"{len(seeds)} seeds"),
+        ("1 to 8 devices", devices, f"{len(simulated)} jobs"),
+    ):
         rows = by_row(cases, shown(costs_of_cases(cases, arguments.jobs), title, len(cases)))
-        CONSOLE.print(
-            f"{title}: excess; {arguments.seeds} seeds", moves.excess_table(rows), sep="\n"
-        )
+        CONSOLE.print(f"{title}: excess; {number}", moves.excess_table(rows), sep="\n")
         for policy in policies:
             if policy not in ("zeus", "default"):
                 for right, text in moves.checks(rows, policy):

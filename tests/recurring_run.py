@@ -38,8 +38,10 @@ def main(job_id: str, what: str, *metrics: str) -> None:
     )
     trial = client.start_trial(job_id, uuid4().hex, hardware, control=is_control())
 
-    def write(outcome: str | None, report: dict[str, Any] | None = None) -> None:
-        record = {"trial": trial.to_json(), "outcome": outcome, "report": report}
+    def write(outcome: str | None, report: Report | None = None) -> None:
+        record: dict[str, Any] = {"trial": trial.to_json(), "outcome": outcome, "report": None}
+        if report is not None:
+            record |= {"report": report.to_json(), "cost_j": report.cost_j(job, hardware)}
         record |= {"job": job.to_json(), "hardware": hardware.to_json()}
         record |= {"spent": {"energy_j": 0.0, "time_s": 0.0}, "unsent": []}
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))
@@ -76,7 +78,7 @@ def main(job_id: str, what: str, *metrics: str) -> None:
             sequence=epoch, epoch=epoch, time_s=0.1 * epoch, energy_j=4.0 * epoch, metric=metric
         )
         outcome = client.report(trial, report).outcome
-        write(outcome, report.to_json())
+        write(outcome, report)
     sys.exit(outcome != "converged")
 
 
