@@ -184,12 +184,12 @@ def changing_hardware(arguments: Namespace) -> bool:
     recorded = moves.cases(moves.recorded_moves(arguments.traces), policies, seeds)
     simulated = range(DEVICE_JOBS * arguments.seeds)
     devices = moves.cases(moves.device_moves(simulated), policies, seeds[:1])
-    for title, cases, number in (
+    for title, cases, replays in (
         ("Recorded GPUs", recorded, f"{len(seeds)} seeds"),
         ("1 to 8 devices", devices, f"{len(simulated)} jobs"),
     ):
         rows = by_row(cases, shown(costs_of_cases(cases, arguments.jobs), title, len(cases)))
-        CONSOLE.print(f"{title}: excess; {number}", moves.excess_table(rows), sep="\n")
+        CONSOLE.print(f"{title}: excess; {replays}", moves.excess_table(rows), sep="\n")
         for policy in policies:
             if policy not in ("zeus", "default"):
                 for right, text in moves.checks(rows, policy):

@@ -65,5 +65,5 @@ def record(**fields: Any) -> TrialRecord:
     }
     made = TrialRecord(**(defaults | fields))
     if made.report is not None:
-        made.cost_j = made.report.cost_j(made.job, made.hardware)
+        made.cost_j = made.report.cost(made.job, made.hardware)
     return made

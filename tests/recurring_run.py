@@ -41,7 +41,7 @@ def main(job_id: str, what: str, *metrics: str) -> None:
     def write(outcome: str | None, report: Report | None = None) -> None:
         record: dict[str, Any] = {"trial": trial.to_json(), "outcome": outcome, "report": None}
         if report is not None:
-            record |= {"report": report.to_json(), "cost_j": report.cost_j(job, hardware)}
+            record |= {"report": report.to_json(), "cost_j": report.cost(job, hardware)}
         record |= {"job": job.to_json(), "hardware": hardware.to_json()}
         record |= {"spent": {"energy_j": 0.0, "time_s": 0.0}, "unsent": []}
         Path(os.environ["ZEUS_OUTCOME_FILE"]).write_text(json.dumps(record))

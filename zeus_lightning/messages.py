@@ -217,7 +217,7 @@ class Report(_Message):
     default_power_limit_w: float | None = None
     host_load: float | None = None
 
-    def cost_j(self, job: JobSpec, hardware: Hardware) -> float:
+    def cost(self, job: JobSpec, hardware: Hardware) -> float:
         """The trial's cost so far, in joules (Zeus: You, Chung and Chowdhury, NSDI 2023)."""
         time_j = hardware.max_power_w * self.time_s
         return job.eta_knob * self.energy_j + (1 - job.eta_knob) * time_j

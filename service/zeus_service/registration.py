@@ -60,7 +60,9 @@ def register_job(
     known = jobs.find(session, job_id)
     if known is None:
         spec = _completed({**suggested, **given, "job_id": job_id})
-        return _stored(session, jobs.new_job(spec, hardware=hardware)), True
+        new = jobs.new_job(spec, hardware=hardware)
+        session.add(new)
+        return new, True
     has_hardware = hardware is None or (
         known.keeps_hardware and Hardware.of(known.hardware[-1]) == hardware
     )
@@ -71,7 +73,6 @@ def register_job(
     awaits_target = known.spec["target_metric"] is None and not known.completed_baselines
     if differences.keys() == {"target_metric"} and awaits_target:
         jobs.set_target(known, given["target_metric"])
-        _stored(session, known)
     elif differences:
         is_unused = replace_unused and not known.trials
         if not (is_unused or jobs.has_taught_nothing(session, known, jobs.specification(known))):
@@ -123,18 +124,13 @@ def _differences(known: Job, given: Mapping[str, Any]) -> dict[str, dict[str, An
     }
 
 
-def _stored(session: Session, job: Job) -> Job:
-    session.add(job)
-    session.flush()
-    session.refresh(job, ["created_at", "updated_at"])
-    return job
-
-
 def _reregistered(session: Session, job: Job, spec: JobSpec) -> Job:
     """Replace a locked job by a new one, which keeps its power profiles and trial numbers."""
     job.job_id = None
     session.flush()
-    new = _stored(session, jobs.new_job(spec, trials=job.trials))
+    new = jobs.new_job(spec, trials=job.trials)
+    session.add(new)
+    session.flush()
     profiles = PowerProfile.job_key == job.key
     session.execute(update(PowerProfile).where(profiles).values(job_key=new.key))
     return new

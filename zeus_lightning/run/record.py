@@ -36,7 +36,7 @@ class TrialRecord:
     Args:
         hardware: What it trains on.
         report: The last report; None before the first.
-        cost_j: The cost at that report, in joules.
+        cost_j: The cost at that report, in joules; None before the first.
         outcome: How the trial ended; None while it runs.
         reason: Why it ended, in one sentence.
         spent: Joules and seconds at the last report, or as the checkpoint was saved.
@@ -148,7 +148,7 @@ class TrialRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Build from the values of `to_json` or the outcome file; unknown ones are ignored."""
+        """Build from the values of `to_json`; unknown ones are ignored."""
         messages = {
             "job": JobSpec.from_json(data["job"]),
             "trial": TrialStart.from_json(data["trial"]),

@@ -177,8 +177,8 @@ class Run:
                 return None
             metric, report, decision = answer
             if report is not None:
+                record.cost_j = report.cost(record.job, record.hardware)
                 record.report, record.spent = report, spent
-                record.cost_j = report.cost_j(record.job, record.hardware)
             self._apply(decision)
             decision = replace(decision, cost=record.cost_j)
         is_alone = self.record is None and not self._has_stopped
