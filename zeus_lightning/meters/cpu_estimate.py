@@ -18,6 +18,8 @@ WATTS_PER_CORE = 3.5
 Watts: 3.5" per vCPU (https://www.cloudcarbonfootprint.org/docs/methodology/)."""
 
 _RETRIES = 3
+_LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
+_ENDED = FileNotFoundError, ProcessLookupError  # while it is read
 
 
 def assumed_max_power_w(device: str) -> float:
@@ -96,7 +98,7 @@ class CpuEstimateMeter:
             processes = {root.pid: root for root in self._roots}
             for root in self._roots:
                 with suppress(psutil.NoSuchProcess):
-                    processes.update((each.pid, each) for each in root.children(recursive=True))
+                    processes.update((each.pid, each) for each in _descendants(root))
             times = processes.pop(self._process.pid).cpu_times()
             # process_time has the resolution that cpu_times (10 ms) lacks.
             cpu_s = time.process_time() + times.children_user + times.children_system
@@ -106,6 +108,30 @@ class CpuEstimateMeter:
                     cpu_s += times.user + times.system
                     cpu_s += times.children_user + times.children_system
         return float(cpu_s)
+
+
+def _descendants(process: psutil.Process) -> Iterator[psutil.Process]:
+    """List the live descendants of a process, each parent before its children.
+
+    Where Linux lists a thread's children, only they are read: `psutil` would read all processes of
+    the host, once for each rank.
+    """
+    if not _LISTS_CHILDREN:
+        yield from process.children(recursive=True)
+    elif process.is_running():  # its id may be another process's now
+        with suppress(*_ENDED):
+            for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                for child in _children(thread):
+                    yield child
+                    yield from _descendants(child)
+
+
+def _children(thread: Path) -> Iterator[psutil.Process]:
+    """The processes that a thread has started."""
+    with suppress(*_ENDED):
+        for pid in (thread / "children").read_text().split():
+            with suppress(psutil.NoSuchProcess):
+                yield psutil.Process(int(pid))
 
 
 @contextmanager

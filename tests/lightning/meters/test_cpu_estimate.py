@@ -18,6 +18,7 @@ import pytest
 from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
+from zeus_lightning.meters import cpu_estimate
 from zeus_lightning.meters.cpu_estimate import CpuEstimateMeter, cpu_model
 
 BURN = """
@@ -96,8 +97,13 @@ def test_a_named_process_that_has_ended_is_an_error() -> None:
         CpuEstimateMeter(10, pids=[child.pid])
 
 
+@pytest.mark.parametrize("lists_children", [True, False])  # as Linux does, and macOS does not
 @pytest.mark.parametrize("script", [BURN, BURN_IN_GRANDCHILD, BURN_IN_ENDED_GRANDCHILD])
-def test_a_descendant_counts_while_it_lives_and_after_it_has_ended(script: str) -> None:
+def test_a_descendant_counts_while_it_lives_and_after_it_has_ended(
+    script: str, lists_children: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cpu_estimate._LISTS_CHILDREN
+    monkeypatch.setattr(cpu_estimate, "_LISTS_CHILDREN", lists_children)
     meter = CpuEstimateMeter(10)
     before, own_s, ended_s = meter.read(), cpu_s(), cpu_s(resource.RUSAGE_CHILDREN)
     child = start(script, 0.4)
