@@ -13,7 +13,7 @@ training", 2018), times a log-normal factor with a deviation of `L(2 %, 20 %)`, 
 are eight batch sizes, from 16 on; a device's memory holds `b / d` of 64 to 2048.
 
 A job runs `N` times on the first hardware, `THERE` times on the second, and `THERE` times on the
-first again.
+first again. Another one alternates between the two, and is compared with two separate jobs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from zeus_service.simulation.workload import Epoch, Setting, Workload
 
 BEFORE = (20, 60)
 THERE = 30
+ALTERNATING = (2, 10, 60)
+"""After so many recurrences, an alternating job is compared with two that ran half as often."""
 NOISE = 0.002
 """So much more excess counts as none: the replays are few."""
 DEVICES = ((1, 2), (1, 8), (8, 1), (4, 8), (8, 4))
@@ -161,6 +163,8 @@ def _scenarios(move: Move) -> list[tuple[str, Workload, int]]:
     first, second = move.first, move.second
     there = THERE // 10
     scenarios = [("fresh", move.fresh, THERE), ("staying", first, max(BEFORE) + THERE)]
+    alternating = replace(first, phases=(first, second) * THERE, phase_length=1)
+    scenarios.append(("alternating", alternating, 2 * THERE))
     for before in BEFORE:
         phases = (first,) * (before // 10) + (second,) * there + (first,) * there
         moving = replace(first, phases=phases, phase_length=10)
@@ -178,7 +182,7 @@ def excess_table(rows: Rows) -> Table:
     for name, policies in excesses_of(rows).items():
         table.add_row(name)
         for policy, each in policies.items():
-            table.add_row(f"  {policy}", *(f"{each[column]:.2%}" for column in columns))
+            table.add_row(f"  {policy}", *(f"{each[column]:.1%}" for column in columns))
     return table
 
 
@@ -211,6 +215,10 @@ def checks(rows: Rows, policy: str) -> Iterator[tuple[bool, str]]:
         yield share <= 0.25, f"after {n}: {share:.0%} of a fresh start's excess (at most 25 %)"
         lost = mean[f"back {n}"] - mean[f"stayed {n}"]
         yield lost <= NOISE, f"back after {n}: {lost:+.2%} against never having moved {limit}"
+    for n in ALTERNATING:
+        more = mean[f"alternating {n}"] - mean[f"separate {n}"]
+        text = f"alternating, after {n}: {more:+.2%} against two separate jobs {limit}"
+        yield more <= NOISE, text
 
 
 def _columns(scenarios: Mapping[str, Sequence[Costs]]) -> dict[str, float]:
@@ -222,4 +230,12 @@ def _columns(scenarios: Mapping[str, Sequence[Costs]]) -> dict[str, float]:
         columns[f"after {n}"] = mean(f"moving {n}", n, n + THERE)
         columns[f"stayed {n}"] = mean("staying", n, n + THERE)
         columns[f"back {n}"] = mean(f"moving {n}", n + THERE, n + 2 * THERE)
+    for n in ALTERNATING:
+        columns[f"alternating {n}"] = mean("alternating", 0, n)
+        columns[f"separate {n}"] = fmean(
+            (first.spent[: n // 2].sum() + second.spent[: n // 2].sum())
+            / (first.oracle[: n // 2].sum() + second.oracle[: n // 2].sum())
+            - 1
+            for first, second in zip(scenarios["staying"], scenarios["fresh"], strict=True)
+        )
     return columns

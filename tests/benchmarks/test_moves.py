@@ -21,8 +21,11 @@ def test_epochs_depend_on_the_batch_size_alone_and_memory_on_the_devices() -> No
     assert any(more_fit)
 
 
-def test_a_job_moves_there_and_back() -> None:
+def test_a_job_moves_there_and_back_or_alternates() -> None:
     found = {case.row: case.experiment for case in cases(MOVES[:1], ["zeus"], [0])}
     workload = found["1 to 2 devices: moving 20"].workload
     devices = [workload.at(recurrence).hardware.num_devices for recurrence in range(80)]
     assert devices == 20 * [1] + 30 * [2] + 30 * [1]
+    nightly = found["1 to 2 devices: alternating"].workload
+    devices = [nightly.at(recurrence).hardware.num_devices for recurrence in range(60)]
+    assert devices == 30 * [1, 2]
