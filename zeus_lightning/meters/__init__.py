@@ -36,13 +36,6 @@ class Reading:
     time_s: float
     cpu_energy_j: float = 0.0
 
-    def __add__(self, other: Reading) -> Reading:
-        return Reading(
-            self.energy_j + other.energy_j,
-            self.time_s + other.time_s,
-            self.cpu_energy_j + other.cpu_energy_j,
-        )
-
     def __sub__(self, earlier: Reading) -> Reading:
         return Reading(
             self.energy_j - earlier.energy_j,

@@ -117,7 +117,7 @@ class RunMeter:
         self._part = own_w / self.max_power_w if self.max_power_w else 1.0
         self._cpu_part = 1.0
         self._before = Reading(0.0, 0.0)
-        self._began: Reading | None = None
+        self._began: list[tuple[EnergyMeter, Reading]] = []
         self._host_loads: list[float] = []
         self._last = self._before
 
@@ -194,7 +194,7 @@ class RunMeter:
 
     def begin(self) -> None:
         """Start counting; raise a `ZeusMeterError` if this rank's devices cannot be read."""
-        self._began = self._read()
+        self._began = [(part, part.read()) for part in self._counted]
 
     def spent(self) -> Reading:
         """Joules over all devices (NaN if a meter fails) and seconds since the run began."""
@@ -210,7 +210,7 @@ class RunMeter:
             self._part = own.energy_j / energy_j
         if cpu_j > 0:
             self._cpu_part = own.cpu_energy_j / cpu_j
-        self._last = self._before + Reading(energy_j, own.time_s, cpu_j)
+        self._last = self._with_earlier(energy_j, own.time_s, cpu_j)
         return self._last
 
     def spent_by_now(self) -> Reading:
@@ -222,7 +222,7 @@ class RunMeter:
             with suppress(Exception):  # a broken device must not keep a checkpoint from being saved
                 own = self._own()
                 cpu_j = own.cpu_energy_j / self._cpu_part if self._cpu_part else 0.0
-                return self._before + Reading(own.energy_j / self._part, own.time_s, cpu_j)
+                return self._with_earlier(own.energy_j / self._part, own.time_s, cpu_j)
         return self._last
 
     def spent_at_end(self) -> Reading:
@@ -239,19 +239,21 @@ class RunMeter:
 
     def _own(self) -> Reading:
         """Joules and seconds that this rank counts since `begin`; zero before."""
-        return Reading(0.0, 0.0) if self._began is None else self._read() - self._began
+        energy_j = time_s = cpu_j = 0.0
+        for part, began in self._began:
+            reading = part.read()
+            part_j = reading.energy_j - began.energy_j
+            energy_j += part_j
+            cpu_j += part_j if part is not self._parts[0] else 0.0
+            time_s = reading.time_s - began.time_s
+        return Reading(energy_j, time_s, cpu_j)
 
-    def _read(self) -> Reading:
-        reading = Reading(0.0, 0.0)
-        for part in self._counted:
-            of_part = part.read()
-            cpu_j = of_part.energy_j if part is not self._parts[0] else 0.0
-            reading = Reading(
-                reading.energy_j + of_part.energy_j,
-                of_part.time_s,
-                reading.cpu_energy_j + cpu_j,
-            )
-        return reading
+    def _with_earlier(self, energy_j: float, time_s: float, cpu_j: float) -> Reading:
+        """Joules and seconds since `begin`, with what the run had spent before it was resumed."""
+        before = self._before
+        return Reading(
+            before.energy_j + energy_j, before.time_s + time_s, before.cpu_energy_j + cpu_j
+        )
 
 
 def _host() -> str:
