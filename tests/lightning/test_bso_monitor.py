@@ -232,6 +232,14 @@ class LogsBatches(Net):
         return super().training_step(batch, index)
 
 
+class LogsOnlyBatches(Plain):
+    """Logs as a training step does by default, and nothing else."""
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        self.log("train_acc", 0.5)
+        return super().training_step(batch, index)
+
+
 class LogsBatchesAndEpochs(LogsBatches):
     on_epoch = True
 
@@ -239,6 +247,14 @@ class LogsBatchesAndEpochs(LogsBatches):
 def test_a_metric_of_single_batches_is_not_offered(service: ServiceProcess) -> None:
     with pytest.raises(ZeusConfigError, match=r"pass monitor='val_acc' to ZeusBSOCallback$"):
         trainer(zeus(service.url, monitor=None), num_sanity_val_steps=0).fit(LogsBatches(), Data())
+
+
+def test_metrics_of_single_batches_are_named_if_there_are_no_others(
+    service: ServiceProcess,
+) -> None:
+    message = r"no epoch metric was logged; .*; logged for each batch: 'train_acc'$"
+    with pytest.raises(ZeusConfigError, match=message):
+        trainer(zeus(service.url, monitor=None), limit_val_batches=0).fit(LogsOnlyBatches(), Data())
 
 
 @pytest.mark.parametrize(

@@ -59,18 +59,16 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
     copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
-    offered = [
-        name
-        for name in names
-        if name not in copies and not is_of_last_batch(training_log(trainer, name), name)
-    ]
-    if not offered:
+    logged = [name for name in names if name not in copies]
+    of_epochs = [name for name in logged if not is_of_last_batch(training_log(trainer, name), name)]
+    mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in logged}
+    choices = " or ".join(f"{name!r}{mode[name]}" for name in of_epochs or logged)
+    if not of_epochs:
         return ZeusConfigError(
             "no metric to monitor: no epoch metric was logged; call self.log(NAME, ..., "
             "on_epoch=True), and pass monitor=NAME to ZeusBSOCallback"
+            + (f"; logged for each batch: {choices}" if logged else "")
         )
-    mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in offered}
-    choices = " or ".join(f"{name!r}{mode[name]}" for name in offered)
     return ZeusConfigError(
         "no metric to monitor: no EarlyStopping or ModelCheckpoint names one; "
         f"pass monitor={choices} to ZeusBSOCallback"

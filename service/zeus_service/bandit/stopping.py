@@ -96,7 +96,7 @@ def decide(
         outcome = "early_stopped"
         costs = f"has cost {energy(judged)} so far"
         if not spent:
-            costs = f"would cost {energy(judged)} by the next validation"
+            costs = f"would cost {energy(judged)} by the next report"
         reason = f"it {costs}, over its stop limit of {energy(cost_bound)}"
     elif report.epoch >= spec.max_epochs:
         outcome = "not_converged"
