@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
-from zeus_lightning.program.internals import check_internals, log_metrics
+from zeus_lightning.program.internals import check_internals, metrics_log
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -110,7 +109,7 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
             batch_size=global_batch_size(trainer),
             batches=_batches_left(trainer),
             recurring=next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None),
-            log=partial(log_metrics, trainer),
+            log=metrics_log(trainer),
         )
 
     @override

@@ -39,9 +39,10 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop._data_source, "instance"
     yield fit_loop._data_source, "is_module"
     yield fit_loop, "_combined_loader"
-    yield fit_loop.epoch_loop, "_batches_that_stepped"
     yield fit_loop.epoch_loop, "_results"
     yield fit_loop.epoch_loop.val_loop, "_results"
+    yield trainer, "_logger_connector"
+    yield trainer._logger_connector, "log_metrics"
     yield trainer.profiler, "describe"  # type: ignore[attr-defined]
     yield CombinedLoader, "flattened"  # of an instance, it would be computed
     launcher = trainer.strategy.launcher
@@ -101,10 +102,9 @@ def train_loaders(trainer: Trainer) -> list[Any]:
     return [] if combined is None else combined.flattened
 
 
-def log_metrics(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Log to the Trainer's loggers, under the step of a validation that ends now."""
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
+def metrics_log(trainer: Trainer) -> Callable[[dict[str, Any]], None]:
+    """A function that logs metrics as Lightning does, under the step that was trained last."""
+    return trainer._logger_connector.log_metrics
 
 
 def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:

@@ -23,7 +23,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import is_of_last_batch, log_metrics, training_log
+from zeus_lightning.program.internals import is_of_last_batch, metrics_log, training_log
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
@@ -68,6 +68,7 @@ class Fit:
         self._arguments = arguments
         self._strategy = trainer.strategy
         self.injection = Injection(module)
+        self._log_metrics = metrics_log(trainer)
         self.reports_after_epoch = False
         self._lacks_monitor = False  # neither the program nor the registered job names one
         self._has_reported = False  # this fit, not only an earlier one of its trial
@@ -233,7 +234,7 @@ class Fit:
             return False
         self._has_reported = True
         self.trainer.should_stop |= decision.stop
-        if record is not None and self.trainer.loggers:
+        if record is not None:
             self._log(record)
         return True
 
@@ -264,12 +265,13 @@ class Fit:
         """Log what the trial has taken so far."""
         if record.cost_j is None:
             return
-        metrics = {
-            "zeus/batch_size": float(record.trial.batch_size),
-            "zeus/cost_j": record.cost_j,
-            **self.run.meter.metrics(record.spent),
-        }
-        log_metrics(self.trainer, metrics)
+        self._log_metrics(
+            {
+                "zeus/batch_size": float(record.trial.batch_size),
+                "zeus/cost_j": record.cost_j,
+                **self.run.meter.metrics(record.spent),
+            }
+        )
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""

@@ -39,9 +39,10 @@ def remove(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         ("instance", lambda runner: runner.fit_loop._data_source),
         ("is_module", lambda runner: runner.fit_loop._data_source),
         ("_combined_loader", lambda runner: runner.fit_loop),
-        ("_batches_that_stepped", lambda runner: runner.fit_loop.epoch_loop),
         ("_results", lambda runner: runner.fit_loop.epoch_loop),
         ("_results", lambda runner: runner.fit_loop.epoch_loop.val_loop),
+        ("_logger_connector", lambda runner: runner),
+        ("log_metrics", lambda runner: runner._logger_connector),
         ("describe", lambda runner: runner.profiler),
         ("flattened", lambda runner: CombinedLoader([])),
         ("_start_method", lambda runner: runner.strategy.launcher),
@@ -64,10 +65,12 @@ def test_a_missing_part_is_an_error_that_names_it_and_the_releases(
 @pytest.mark.parametrize(
     "make", [lambda: zeus("http://127.0.0.1:1"), lambda: ZeusPowerLimitCallback()]
 )
-def test_both_callbacks_check_before_anything_else(make: Callable[[], Callback]) -> None:
+def test_both_callbacks_check_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Callback]
+) -> None:
     runner = trainer(make())
-    del runner.fit_loop.epoch_loop._batches_that_stepped
-    with pytest.raises(ZeusConfigError, match=r"has no \w+\._batches_that_stepped"):
+    remove(monkeypatch, runner.profiler, "describe")
+    with pytest.raises(ZeusConfigError, match=r"has no \w+\.describe"):
         runner.fit(Net(), Data())
 
 
