@@ -31,9 +31,8 @@ from zeus_service.api.access import require_access
 from zeus_service.api.messages import Health
 from zeus_service.config import current_config
 from zeus_service.db import savings
-from zeus_service.db.clock import unix_now
 from zeus_service.db.migrate import check_revision
-from zeus_service.db.session import time_limit, use_case
+from zeus_service.db.session import time_limit, unix_now, use_case
 from zeus_service.db.tables import Job, Trial
 from zeus_service.errors import Contended, Unusable
 from zeus_service.savings.report import Amounts

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer_group
@@ -16,7 +15,6 @@ from zeus_service.api.messages import Instant, Message
 from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.config import current_config
 from zeus_service.db import jobs, savings
-from zeus_service.db.clock import SINCE_MONDAY_S, WEEK_S
 from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job
 from zeus_service.savings.ledger import Era
@@ -181,11 +179,11 @@ def all_savings(session: Session, *, weeks: int = WEEKS) -> Savings:
         saved=_amounts(amounts),
         weeks=[
             SavedInWeek(
-                week=f"{datetime.fromtimestamp(number * WEEK_S - SINCE_MONDAY_S, UTC):%Y-%m-%d}",
+                week=monday.isoformat(),
                 recurrences=recurrences,
                 saved=_amounts(part),
             )
-            for number, recurrences, part in (savings.by_week(session, weeks) if weeks else ())
+            for monday, recurrences, part in (savings.by_week(session, weeks) if weeks else ())
         ],
     )
 

@@ -20,8 +20,7 @@ from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.registry import policy_of
 from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import savings
-from zeus_service.db.clock import unix_now
-from zeus_service.db.session import after_commit
+from zeus_service.db.session import after_commit, unix_now
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import BrokenJob, NotFound, job_conflict, unknown_job
 

@@ -18,8 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from zeus_service.bandit.outcomes import Outcome
 from zeus_service.bandit.policy import UNBOUNDED
 from zeus_service.db import jobs
-from zeus_service.db.clock import unix_now
-from zeus_service.db.session import use_case
+from zeus_service.db.session import unix_now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Secret, Trial
 from zeus_service.errors import unknown_job
 

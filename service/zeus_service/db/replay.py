@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from zeus_service.bandit import fold, learned_target
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
-from zeus_service.db.clock import unix_now
+from zeus_service.db.session import unix_now
 from zeus_service.db.tables import MAX_REASON, Job, Report, Trial
 from zeus_service.savings.ledger import Era, record
 from zeus_service.savings.power import Profiles

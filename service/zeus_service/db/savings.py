@@ -9,19 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, case, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Row,
+    Select,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.db import tables
-from zeus_service.db.clock import unix_now, unix_week
+from zeus_service.db.session import unix_now
 from zeus_service.db.tables import Job, PowerProfile, Trial
 from zeus_service.savings.expected import Expected
 from zeus_service.savings.ledger import Era, record, with_spending_of
 from zeus_service.savings.power import Profiles
 from zeus_service.savings.report import Amounts, Estimate, saved
+
+_WEEK_S = 7 * 86400
+_SINCE_MONDAY_S = 3 * 86400
+"""Seconds from a Monday to the beginning of 1970, a Thursday."""
 
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
@@ -111,8 +126,8 @@ def total(session: Session) -> tuple[Row[Any], Amounts]:
     return row, _saved(*_halves(row[-2 * len(_QUANTITIES) :]))
 
 
-def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
-    """Sum up the latest weeks: the week, its recurrences, and what was saved in it.
+def by_week(session: Session, weeks: int) -> list[tuple[date, int, Amounts]]:
+    """Sum up the latest weeks: the Monday, the recurrences, and what was saved.
 
     Errors of different jobs and eras count as independent: in few weeks does a job have two eras.
 
@@ -121,7 +136,7 @@ def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
         weeks: How many weeks, the current one included, by the database's clock.
     """
     era = tables.Era
-    week = unix_week(Trial.ended_at).label("week")
+    week = _week(Trial.ended_at).label("week")
     expected = [getattr(era, f"expected_{name}") for name in _EXPECTED]
     is_known = era.expected_energy_j.is_not(None)
     inner = (
@@ -135,7 +150,7 @@ def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
         )
         .join(era, (era.job_key == Trial.job_key) & (era.era == Trial.era))
         .join(Job, Job.key == Trial.job_key)
-        .where(week > unix_week(unix_now()) - weeks, is_known, Job.job_id.is_not(None))
+        .where(week > _week(unix_now()) - weeks, is_known, Job.job_id.is_not(None))
         .group_by(week, Trial.job_key, Trial.era, *expected)
         .subquery()
     )
@@ -150,12 +165,27 @@ def by_week(session: Session, weeks: int) -> list[tuple[int, int, Amounts]]:
     squares = [func.sum(error * error) for _, error in parts]
     query = select(this.week, func.sum(n), *means, *squares).group_by(this.week)
     rows = session.execute(query.order_by(this.week)).all()
-    return [(row[0], int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
+    return [(_monday(row[0]), int(row[1]), _saved(*_halves(row[2:]))) for row in rows]
 
 
 _QUANTITIES = tuple(Amounts.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(Expected.__dataclass_fields__)
+
+
+def _week(instant: Any) -> ColumnElement[int]:
+    """Weeks since the Monday before 1970, in UTC, of an instant in Unix seconds."""
+    # Literals, not parameters: PostgreSQL groups by the expression only if it is the same text.
+    since_monday_s, week_s = (
+        literal_column(str(seconds), BigInteger) for seconds in (_SINCE_MONDAY_S, _WEEK_S)
+    )
+    weeks = (cast(instant, BigInteger) + since_monday_s) // week_s
+    return cast(weeks, BigInteger)  # MariaDB's is a decimal number
+
+
+def _monday(week: int) -> date:
+    """The first day, in UTC, of a week as `_week` counts."""
+    return datetime.fromtimestamp(week * _WEEK_S - _SINCE_MONDAY_S, UTC).date()
 
 
 def _eras(job: Job) -> Select[tables.Era]:

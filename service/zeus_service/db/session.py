@@ -1,7 +1,10 @@
-"""Sessions and the connections they use.
+"""Sessions, the connections they use, and the database's clock.
 
 A use case is carried out whole, in one transaction, or not at all. How connections are opened, set
 up and pooled depends on the database.
+
+Every instant is stored by the database's clock, and what is stored is compared with this clock
+alone, so the clocks of the replicas do not matter.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from flask import has_request_context, request
+from flask import current_app, has_request_context, request
 from gevent import Timeout, monkey
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, event, exc, select
+from sqlalchemy import URL, Connection, Double, Engine, ExceptionContext, event, exc, select
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.functions import FunctionElement
 
-from zeus_service.db.clock import unix_now
-from zeus_service.db.tables import db
 from zeus_service.errors import Contended
 
 P = ParamSpec("P")
@@ -138,7 +141,7 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
     seconds = (deadline or _deadline()) - time.monotonic()
     with (
         time_limit(max(seconds, 0.1)),
-        Session(db.engine, expire_on_commit=False, autoflush=False) as session,
+        Session(_engine(), expire_on_commit=False, autoflush=False) as session,
         session.begin(),
     ):
         session.connection(execution_options={"read_only": read_only})
@@ -148,6 +151,29 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
 def after_commit(session: Session, callback: Callable[[], object]) -> None:
     """Call a function once the session's transaction has committed; not if it rolls back."""
     event.listen(session, "after_commit", lambda _session: callback(), once=True)
+
+
+class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
+    """Unix seconds by the database's clock, when the statement is executed."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(unix_now)
+def _sqlite_now(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(unix_now, "postgresql")
+def _postgresql_now(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+
+
+@compiles(unix_now, "mysql")
+@compiles(unix_now, "mariadb")
+def _mysql_now(_element: unix_now, _compiler: Any, **_options: Any) -> str:
+    return "CAST(unix_timestamp(now(6)) AS double)"  # sessions have UTC
 
 
 def now(session: Session) -> float:
@@ -227,6 +253,11 @@ def set_up(engine: Engine) -> None:
             context.is_disconnect = True  # new ones may reach the server that writes
 
 
+def _engine() -> Engine:
+    engine: Engine = current_app.extensions["sqlalchemy"].engine
+    return engine
+
+
 def _deadline() -> float:
     """When what is done now must have ended: of a request, the same for all its transactions."""
     end = time.monotonic() + DEADLINE_S
@@ -243,11 +274,12 @@ def _turn(job_id: object, deadline: float) -> Iterator[None]:
     SQLite locks the whole file, so all writers of a process take turns there. What names no job,
     on a server, need not wait.
     """
-    is_sqlite = db.engine.dialect.name == "sqlite"
+    engine = _engine()
+    is_sqlite = engine.dialect.name == "sqlite"
     if not (is_sqlite or isinstance(job_id, str)):
         yield
         return
-    key = id(db.engine), "" if is_sqlite else str(job_id)
+    key = id(engine), "" if is_sqlite else str(job_id)
     turn = _turns.setdefault(key, threading.Lock())
     if not turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
         raise Contended(_BUSY)

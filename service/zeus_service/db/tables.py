@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import VARCHAR
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
 
 from zeus_service.bandit.spec import Hardware
-from zeus_service.db.clock import unix_now
+from zeus_service.db.session import unix_now
 
 
 class Base(DeclarativeBase):

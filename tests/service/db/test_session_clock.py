@@ -10,8 +10,7 @@ from service.jobs import let_leases_expire, register, report
 from sqlalchemy import select
 from zeus_service import maintenance, optimizer
 from zeus_service.db import power_profiles, queries
-from zeus_service.db.clock import unix_now
-from zeus_service.db.session import transaction
+from zeus_service.db.session import transaction, unix_now
 from zeus_service.db.tables import db
 
 
