@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -107,7 +107,6 @@ def start_trial(
         start_reason=_reason(job, spec, hardware, choice)[:MAX_REASON],
         start_cost_bound=None if granted else jobs.cost_bound(job, hardware),
         reason="",
-        lease_expires_at=unix_now() + spec.lease_s,
         **dict.fromkeys(("reports", "epoch", "time_s", "energy_j", "cost"), 0),
     )
     jobs.start(session, job, spec, trial)
@@ -162,17 +161,14 @@ def report(
     limit_w = power.mean_limit(trial.power_limit_w, before_s, given.power_limit_w, given.time_s)
     latest = {name: getattr(given, name) for name in _LATEST}
     latest |= {"reports": given.sequence, "cost": decision.cost, "power_limit_w": limit_w}
-    # Not by the ORM, whose flush would take a quarter of a report's CPU time.
     for name, value in latest.items():
-        set_committed_value(trial, name, value)
-    this = {"job": job.key, "number": trial_number, "lease_s": spec.lease_s}
-    execute = session.connection().execute
-    execute(_UPDATE_TRIAL, {**this, **latest})
+        set_committed_value(trial, name, value)  # `store_report` writes them
     if decision.outcome is not None:
         jobs.end(session, job, spec, trial, decision.outcome, decision.reason)
+    jobs.store_report(session, job, spec, trial, latest)
     measured = {name: value for name, value in vars(given).items() if name in _STORED}
     measured |= {"job_key": job.key, "trial_number": trial_number}
-    execute(_INSERT_REPORT, {**measured, **vars(decision)})
+    session.connection().execute(_INSERT_REPORT, {**measured, **vars(decision)})
     return decision
 
 
@@ -305,12 +301,7 @@ def list_trials(session: Session, job_id: str, *, after: int = 0, limit: int = 1
 
 
 _LATEST = ("epoch", "time_s", "energy_j", "metric", "host_load", "default_power_limit_w")
-_COLUMNS = Trial.__table__.c
-_UPDATE_TRIAL = (  # sets the columns that the parameters name, too
-    update(Trial.__table__)
-    .where(_COLUMNS.job_key == bindparam("job"), _COLUMNS.trial_number == bindparam("number"))
-    .values(lease_expires_at=unix_now() + bindparam("lease_s"))
-)
+_STARTED_WITH = select(Trial).where(Trial.idempotency_key == bindparam("key"))
 _INSERT_REPORT = insert(tables.Report.__table__)
 _STORED = set(tables.Report.__table__.columns.keys())
 
@@ -318,7 +309,7 @@ _STORED = set(tables.Report.__table__.columns.keys())
 def _started_with(session: Session, idempotency_key: str) -> Trial | None:
     """The trial that was started with a key, unless its job was deleted."""
     # No join: MariaDB would read all trials of a job, if there is only one.
-    found = session.scalars(select(Trial).where(Trial.idempotency_key == idempotency_key)).all()
+    found = session.scalars(_STARTED_WITH, {"key": idempotency_key}).all()
     jobs_of = ((trial, session.get(Job, trial.job_key)) for trial in found)
     return next((trial for trial, job in jobs_of if job and job.job_id is not None), None)
 
@@ -350,7 +341,7 @@ def _choose(
     rng = np.random.default_rng([spec.random_seed(), job.trials + 1])
     with suppress(NoBatchSizeLeft):
         return fold.choose(spec, job.state, job.inconclusive, hardware, rng, usable)
-    running = jobs.running(session, job, expired=False)
+    running = jobs.running(session, job, with_lease=True)
     own = (
         trial
         for trial in running

@@ -16,12 +16,15 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Row,
-    Select,
+    bindparam,
     case,
     cast,
+    delete,
     func,
+    insert,
     literal_column,
     select,
+    update,
 )
 from sqlalchemy.orm import Session
 
@@ -41,9 +44,9 @@ _SINCE_MONDAY_S = 3 * 86400
 
 def record_end(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
     """Add a trial that has just ended to a locked job's savings."""
-    rows, profiles = session.scalars(_eras(job)).all(), default_profiles(session, job, spec)
-    job.ledger, eras, trial.era = record(spec, job.ledger, list(map(_era, rows)), trial, profiles)
-    _store(session, job, eras, rows)
+    before, profiles = load_eras(session, job), default_profiles(session, job, spec)
+    job.ledger, eras, trial.era = record(spec, job.ledger, before, trial, profiles)
+    _store(session, job, eras, before)
 
 
 def take_back(session: Session, job: Job, trial: Trial, others: Iterable[Any]) -> None:
@@ -53,13 +56,11 @@ def take_back(session: Session, job: Job, trial: Trial, others: Iterable[Any]) -
     """
     if trial.era is None:
         return
-    rows = session.scalars(_eras(job)).all()
+    before = load_eras(session, job)
     rest = [other for other in others if other.era == trial.era]
-    eras = [
-        with_spending_of(era, rest) if era.number == trial.era else era for era in map(_era, rows)
-    ]
+    eras = [with_spending_of(era, rest) if era.number == trial.era else era for era in before]
     trial.era = None
-    _store(session, job, eras, rows)
+    _store(session, job, eras, before)
 
 
 def replace(session: Session, job: Job, ledger: dict[str, Any], eras: Sequence[Era]) -> bool:
@@ -69,11 +70,9 @@ def replace(session: Session, job: Job, ledger: dict[str, Any], eras: Sequence[E
     the one that had opened its era.
     """
     before = _sums(job)
-    for row in session.scalars(_eras(job)).all():
-        session.delete(row)
-    session.flush()
+    session.execute(delete(tables.Era).where(tables.Era.job_key == job.key))
     job.ledger = ledger
-    _store(session, job, eras)
+    _store(session, job, eras, ())
     pairs, scale = zip(before, _sums(job), strict=True), max(map(abs, before))
     return all(math.isclose(was, now, rel_tol=1e-6, abs_tol=1e-6 * scale) for was, now in pairs)
 
@@ -85,19 +84,18 @@ def _sums(job: Job) -> list[float]:
 
 def default_profiles(session: Session, job: Job, spec: JobSpec) -> Profiles:
     """Read what was measured with a job's default batch size."""
-    is_default = PowerProfile.batch_size == spec.default_batch_size
-    rows = session.scalars(select(PowerProfile).where(PowerProfile.job_key == job.key, is_default))
+    this = {"job": job.key, "size": spec.default_batch_size}
     return {
         (row.device_model, row.num_devices): sorted(
             (each["limit_w"], each["energy_j"], each["time_s"]) for each in row.profile["points"]
         )
-        for row in rows
+        for row in session.connection().execute(_SELECT_PROFILES, this)
     }
 
 
 def load_eras(session: Session, job: Job) -> list[Era]:
     """Read a job's eras, in the order of their numbers."""
-    return [_era(row) for row in session.scalars(_eras(job))]
+    return list(map(_era, session.connection().execute(_SELECT_ERAS, {"job": job.key})))
 
 
 def total(session: Session) -> tuple[Row[Any], Amounts]:
@@ -171,6 +169,17 @@ def by_week(session: Session, weeks: int) -> list[tuple[date, int, Amounts]]:
 _QUANTITIES = tuple(Amounts.__dataclass_fields__)
 _SAVED = tuple(f"saved_{name}{end}" for name in _QUANTITIES for end in ("", "_error"))
 _EXPECTED = tuple(Expected.__dataclass_fields__)
+# Built once: each end of a trial uses them.
+_ERA = tables.Era.__table__
+_SELECT_ERAS = select(_ERA).where(_ERA.c.job_key == bindparam("job")).order_by(_ERA.c.era)
+_INSERT_ERA = insert(_ERA)
+_UPDATE_ERA = update(_ERA).where(
+    _ERA.c.job_key == bindparam("job"), _ERA.c.era == bindparam("number")
+)
+_PROFILE = PowerProfile.__table__
+_SELECT_PROFILES = select(_PROFILE).where(
+    _PROFILE.c.job_key == bindparam("job"), _PROFILE.c.batch_size == bindparam("size")
+)
 
 
 def _week(instant: Any) -> ColumnElement[int]:
@@ -188,11 +197,7 @@ def _monday(week: int) -> date:
     return datetime.fromtimestamp(week * _WEEK_S - _SINCE_MONDAY_S, UTC).date()
 
 
-def _eras(job: Job) -> Select[tables.Era]:
-    return select(tables.Era).where(tables.Era.job_key == job.key).order_by(tables.Era.era)
-
-
-def _era(row: tables.Era) -> Era:
+def _era(row: Any) -> Era:
     expected = None
     if row.expected_energy_j is not None:
         expected = Expected(*(getattr(row, f"expected_{name}") for name in _EXPECTED))
@@ -200,20 +205,21 @@ def _era(row: tables.Era) -> Era:
     return Era(row.era, Hardware(**row.hardware), row.recurrences, *spent, expected)
 
 
-def _store(
-    session: Session, job: Job, eras: Sequence[Era], rows: Iterable[tables.Era] = ()
-) -> None:
-    """Store a job's eras in these rows, and in new ones, and what the job has saved."""
-    known = {row.era: row for row in rows}
+def _store(session: Session, job: Job, eras: Sequence[Era], before: Sequence[Era]) -> None:
+    """Store a job's eras, which were stored as `before` has them, and what the job has saved."""
+    execute, stored = session.connection().execute, {era.number: era for era in before}
     for era in eras:
-        row = known.get(era.number) or tables.Era(job_key=job.key, era=era.number)
-        row.hardware, row.recurrences = asdict(era.hardware), era.recurrences
-        row.spent_energy_j, row.spent_time_s, row.spent_cost = era.energy_j, era.time_s, era.cost
-        for name in _EXPECTED:
-            setattr(row, f"expected_{name}", getattr(era.expected, name, None))
-        if era.number not in known:
-            session.add(row)
-            session.flush()  # so that the next end in this transaction finds it
+        spent = {"energy_j": era.energy_j, "time_s": era.time_s, "cost": era.cost}
+        values = {
+            "hardware": asdict(era.hardware),
+            "recurrences": era.recurrences,
+            **{f"spent_{name}": value for name, value in spent.items()},
+            **{f"expected_{name}": getattr(era.expected, name, None) for name in _EXPECTED},
+        }
+        if era.number not in stored:
+            execute(_INSERT_ERA, {"job_key": job.key, "era": era.number, **values})
+        elif era != stored[era.number]:
+            execute(_UPDATE_ERA, {"job": job.key, "number": era.number, **values})
     in_all = saved(eras)
     for name in _QUANTITIES:
         estimate = None if in_all is None else getattr(in_all, name)

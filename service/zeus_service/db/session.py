@@ -71,6 +71,8 @@ _CONFLICTS = frozenset({1205, 1213, "40001", "40P01", "55P03", SQLITE_BUSY})
 
 _BUSY = "the job or the database is busy; retry"
 
+_AFTER_COMMIT = "zeus_service.after_commit"
+
 _turns: WeakValueDictionary[tuple[int, str], threading.Lock] = WeakValueDictionary()
 """Whose turn it is to lock a job, by engine and job: see `_turn`."""
 
@@ -150,7 +152,13 @@ def transaction(*, read_only: bool = False, deadline: float | None = None) -> It
 
 def after_commit(session: Session, callback: Callable[[], object]) -> None:
     """Call a function once the session's transaction has committed; not if it rolls back."""
-    event.listen(session, "after_commit", lambda _session: callback(), once=True)
+    session.info.setdefault(_AFTER_COMMIT, []).append(callback)
+
+
+@event.listens_for(Session, "after_commit")
+def _call_back(session: Session) -> None:
+    for callback in session.info.pop(_AFTER_COMMIT, ()):
+        callback()
 
 
 class unix_now(FunctionElement[float]):  # noqa: N801 - SQLAlchemy's style for functions
@@ -201,7 +209,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         except Timeout as error:
             if error is not timeout:
                 raise  # of a block around this one
-            raise exc.TimeoutError(f"the database did not answer within {seconds:g} s") from None
+            raise exc.TimeoutError(f"the database did not answer within {seconds:.3g} s") from None
 
 
 def error_code(error: BaseException | None) -> object:
