@@ -15,7 +15,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.power.search_run import PowerSearch, ShowsPowerLimit
 from zeus_lightning.power.selectors import Selector
 from zeus_lightning.program.dataloaders import global_batch_size
-from zeus_lightning.program.internals import check_internals, metrics_log
+from zeus_lightning.program.internals import check_internals, step_of_logs
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 
 
@@ -105,11 +105,17 @@ class ZeusPowerLimitCallback(ShowsPowerLimit, Callback):
         if not self._search.is_open:
             return
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        step = step_of_logs(trainer)
+
+        def log(metrics: dict[str, float]) -> None:
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=step())
+
         self._search.start(
             batch_size=global_batch_size(trainer),
             batches=_batches_left(trainer),
             recurring=next((each for each in callbacks if isinstance(each, ZeusBSOCallback)), None),
-            log=metrics_log(trainer),
+            log=log,
         )
 
     @override

@@ -7,7 +7,9 @@ Use a public method where Lightning has one. A new part stands here as a functio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -39,10 +41,9 @@ def _parts(trainer: Trainer) -> Iterator[tuple[Any, str]]:
     yield fit_loop._data_source, "instance"
     yield fit_loop._data_source, "is_module"
     yield fit_loop, "_combined_loader"
+    yield fit_loop.epoch_loop, "_batches_that_stepped"
     yield fit_loop.epoch_loop, "_results"
     yield fit_loop.epoch_loop.val_loop, "_results"
-    yield trainer, "_logger_connector"
-    yield trainer._logger_connector, "log_metrics"
     yield trainer.profiler, "describe"  # type: ignore[attr-defined]
     yield CombinedLoader, "flattened"  # of an instance, it would be computed
     launcher = trainer.strategy.launcher
@@ -102,9 +103,9 @@ def train_loaders(trainer: Trainer) -> list[Any]:
     return [] if combined is None else combined.flattened
 
 
-def metrics_log(trainer: Trainer) -> Callable[[dict[str, Any]], None]:
-    """A function that logs metrics as Lightning does, under the step that was trained last."""
-    return trainer._logger_connector.log_metrics
+def step_of_logs(trainer: Trainer) -> Callable[[], int]:
+    """A function that returns the step under which Lightning logs a metric now."""
+    return partial(attrgetter("_batches_that_stepped"), trainer.fit_loop.epoch_loop)
 
 
 def after_fit(trainer: Trainer, action: Callable[[], None]) -> Callable[[], None]:

@@ -23,7 +23,7 @@ from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import is_of_last_batch, metrics_log, training_log
+from zeus_lightning.program.internals import is_of_last_batch, step_of_logs, training_log
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
@@ -68,7 +68,7 @@ class Fit:
         self._arguments = arguments
         self._strategy = trainer.strategy
         self.injection = Injection(module)
-        self._log_metrics = metrics_log(trainer)
+        self._step_of_logs = step_of_logs(trainer)
         self.reports_after_epoch = False
         self._lacks_monitor = False  # neither the program nor the registered job names one
         self._has_reported = False  # this fit, not only an earlier one of its trial
@@ -265,13 +265,13 @@ class Fit:
         """Log what the trial has taken so far."""
         if record.cost_j is None:
             return
-        self._log_metrics(
-            {
-                "zeus/batch_size": float(record.trial.batch_size),
-                "zeus/cost_j": record.cost_j,
-                **self.run.meter.metrics(record.spent),
-            }
-        )
+        metrics = {
+            "zeus/batch_size": float(record.trial.batch_size),
+            "zeus/cost_j": record.cost_j,
+            **self.run.meter.metrics(record.spent),
+        }
+        for logger in self.trainer.loggers:
+            logger.log_metrics(metrics, step=self._step_of_logs())
 
     def end(self) -> None:
         """End a trial that is still open when training ends."""

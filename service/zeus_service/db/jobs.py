@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, insert, inspect, select, update
 from sqlalchemy.orm import Session, undefer_group
 
 from zeus_service import counters
@@ -33,7 +33,7 @@ _KEEPS_DEVICES = (
 
 LOADS = 20
 """The trials before another one whose host loads are compared with its own."""
-MAX_LOST_AT_ONCE = 1000
+MAX_LOST_AT_ONCE = 300
 """Expired trials that one start marks as lost: some tenths of a second. Later ones go on."""
 
 
@@ -85,26 +85,21 @@ _EXPIRED = (
     .limit(bindparam("most"))
 )
 
-# What starts and reports write is not written by the ORM, whose flush takes four times as long. The
-# statements set the columns that their parameters name, too.
+# Starts and reports write by these, not by the ORM, whose flush takes four times as long. They also
+# set every column that a parameter names.
 _JOB_TABLE, _TRIAL_TABLE = Job.__table__, Trial.__table__
 _LEASE = unix_now() + bindparam("lease_s")
 _INSERT_TRIAL = insert(_TRIAL_TABLE).values(lease_expires_at=_LEASE)
 _UPDATE_TRIAL = (
     update(_TRIAL_TABLE)
-    .where(_TRIAL_TABLE.c.job_key == bindparam("job"))
-    .where(_TRIAL_TABLE.c.trial_number == bindparam("number"))
+    .where(
+        _TRIAL_TABLE.c.job_key == bindparam("job"),
+        _TRIAL_TABLE.c.trial_number == bindparam("number"),
+    )
     .values(lease_expires_at=_LEASE)
 )
 _END_TRIAL = _UPDATE_TRIAL.values(ended_at=unix_now())
-_ENDED = ("outcome", "reason", "ended_seq", "era")
 _UPDATE_JOB = update(_JOB_TABLE).where(_JOB_TABLE.c.key == bindparam("job"))
-_FOLDED = [
-    column.name
-    for column in _JOB_TABLE.c
-    if column.name not in ("key", "job_id", "created_at", "updated_at", "spec")
-]
-"""The columns of a job that change as trials start and end; `updated_at` changes by itself."""
 
 
 def unknown_trial(job_id: str, trial_number: int) -> NotFound:
@@ -274,7 +269,10 @@ def cost_bound(job: Job, hardware: Hardware) -> float | None:
 
 
 def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
-    """Fold the start of a trial into a locked job, and store both."""
+    """Fold the start of a trial into a locked job, and store both.
+
+    They are not in the session afterwards; what the database computes, they do not show.
+    """
     job.trials = trial.trial_number
     job.sequence += 1
     trial.started_seq = job.sequence
@@ -283,29 +281,42 @@ def start(session: Session, job: Job, spec: JobSpec, trial: Trial) -> None:
         job.exploits += 1
     elif trial.why == "explore":
         job.exploits = 0
-    values = {name: value for name, value in vars(trial).items() if name in _TRIAL_TABLE.c}
-    session.connection().execute(_INSERT_TRIAL, {**values, "lease_s": spec.lease_s})
+    values = {**_changes(trial), "lease_s": spec.lease_s}
+    session.connection().execute(_INSERT_TRIAL, values)
     _store(session, job)
 
 
 def store_report(
     session: Session, job: Job, spec: JobSpec, trial: Trial, latest: dict[str, Any]
 ) -> None:
-    """Store a trial after a report, which has set `latest`, and if it has ended, its locked job."""
+    """Store the trial of a report, which has set `latest`, and its locked job if that has ended it.
+
+    What has ended is not in the session afterwards.
+    """
     values = {"job": job.key, "number": trial.trial_number, "lease_s": spec.lease_s, **latest}
     if trial.outcome is None:
         session.connection().execute(_UPDATE_TRIAL, values)
         return
-    ended = {name: getattr(trial, name) for name in _ENDED}
-    session.connection().execute(_END_TRIAL, {**values, **ended})
-    session.expunge(trial)  # so that no flush writes it again
+    values |= _changes(trial)
+    del values["ended_at"]  # an expression
+    session.connection().execute(_END_TRIAL, values)
+    session.expunge(trial)
     _store(session, job)
 
 
 def _store(session: Session, job: Job) -> None:
-    values = {name: getattr(job, name) for name in _FOLDED}
-    session.connection().execute(_UPDATE_JOB, {"job": job.key, **values})
+    session.connection().execute(_UPDATE_JOB, {"job": job.key, **_changes(job)})
     session.expunge(job)
+
+
+def _changes(row: Job | Trial) -> dict[str, Any]:
+    """The columns that were set since the row was loaded or made."""
+    unmodified, columns = inspect(row).unmodified, row.__table__.c
+    return {
+        name: value
+        for name, value in vars(row).items()
+        if name in columns and name not in unmodified
+    }
 
 
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:

@@ -70,7 +70,7 @@ def replace(session: Session, job: Job, ledger: dict[str, Any], eras: Sequence[E
     the one that had opened its era.
     """
     before = _sums(job)
-    session.execute(delete(tables.Era).where(tables.Era.job_key == job.key))
+    session.connection().execute(_DELETE_ERAS, {"job": job.key})
     job.ledger = ledger
     _store(session, job, eras, ())
     pairs, scale = zip(before, _sums(job), strict=True), max(map(abs, before))
@@ -176,6 +176,7 @@ _INSERT_ERA = insert(_ERA)
 _UPDATE_ERA = update(_ERA).where(
     _ERA.c.job_key == bindparam("job"), _ERA.c.era == bindparam("number")
 )
+_DELETE_ERAS = delete(_ERA).where(_ERA.c.job_key == bindparam("job"))
 _PROFILE = PowerProfile.__table__
 _SELECT_PROFILES = select(_PROFILE).where(
     _PROFILE.c.job_key == bindparam("job"), _PROFILE.c.batch_size == bindparam("size")
@@ -193,7 +194,7 @@ def _week(instant: Any) -> ColumnElement[int]:
 
 
 def _monday(week: int) -> date:
-    """The first day, in UTC, of a week as `_week` counts."""
+    """The Monday, in UTC, on which a week begins that `_week` has numbered."""
     return datetime.fromtimestamp(week * _WEEK_S - _SINCE_MONDAY_S, UTC).date()
 
 
@@ -206,7 +207,7 @@ def _era(row: Any) -> Era:
 
 
 def _store(session: Session, job: Job, eras: Sequence[Era], before: Sequence[Era]) -> None:
-    """Store a job's eras, which were stored as `before` has them, and what the job has saved."""
+    """Store a job's eras, if they differ from those stored `before`, and what it has saved."""
     execute, stored = session.connection().execute, {era.number: era for era in before}
     for era in eras:
         spent = {"energy_j": era.energy_j, "time_s": era.time_s, "cost": era.cost}

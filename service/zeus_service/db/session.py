@@ -3,8 +3,8 @@
 A use case is carried out whole, in one transaction, or not at all. How connections are opened, set
 up and pooled depends on the database.
 
-Every instant is stored by the database's clock, and what is stored is compared with this clock
-alone, so the clocks of the replicas do not matter.
+Stored instants come from the database's clock and are compared with it alone, so the clocks of the
+replicas do not matter.
 """
 
 from __future__ import annotations
