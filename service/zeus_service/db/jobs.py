@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import bindparam, func, insert, inspect, select, update
-from sqlalchemy.orm import Session, undefer_group
+from sqlalchemy.orm import InstanceState, Session, undefer_group
 
 from zeus_service import counters
 from zeus_service.bandit import fold
@@ -311,12 +311,9 @@ def _store(session: Session, job: Job) -> None:
 
 def _changes(row: Job | Trial) -> dict[str, Any]:
     """The columns that were set since the row was loaded or made."""
-    unmodified, columns = inspect(row).unmodified, row.__table__.c
-    return {
-        name: value
-        for name, value in vars(row).items()
-        if name in columns and name not in unmodified
-    }
+    state: InstanceState[Any] = inspect(row)
+    names = set(row.__table__.columns.keys()) - state.unmodified
+    return {name: value for name, value in vars(row).items() if name in names}
 
 
 def mark_lost(session: Session, job: Job, spec: JobSpec) -> None:
