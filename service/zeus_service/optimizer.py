@@ -4,8 +4,8 @@ What changes a job happens here, in `registration` and in `maintenance`, in one 
 under a lock on the job's row that the database holds. So the service stays correct with any number
 of workers and hosts. An unknown job or trial raises `NotFound`.
 
-Mapped objects are returned with the values that they had at the end of the transaction; those of a
-start without the instants that the database has set.
+Mapped objects are returned as they were at the end of the transaction. What a start returns lacks
+the instants that the database has set.
 """
 
 from __future__ import annotations
