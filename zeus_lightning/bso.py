@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import weakref
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
@@ -14,25 +11,28 @@ from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
 from zeus_lightning.client import BSOClient, connect
-from zeus_lightning.environment import OUTCOME_FILE
-from zeus_lightning.errors import ZeusError, ZeusTrialFailed
-from zeus_lightning.messages import FAILED, JobSpec, Outcome
+from zeus_lightning.environment import outcome_files
+from zeus_lightning.errors import ZeusTrialFailed
+from zeus_lightning.messages import FAILED, JobSpec, Outcome, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.internals import (
     check_internals,
     drop_dataloaders,
+    is_of_last_batch,
     is_tuning,
     starts_ranks_itself,
+    training_log,
 )
 from zeus_lightning.program.lr_scaling import LRScaling
+from zeus_lightning.program.metric import no_monitor, not_logged, of_each_batch
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
 from zeus_lightning.run.outcomes import is_trial_failure, outcome_of, reason_of
 from zeus_lightning.run.ranks import local_rank_of, on_every_rank
 from zeus_lightning.run.record import ShowsTrial, TrialRecord, temporary_file
-from zeus_lightning.run.trial_calls import end_at_once
+from zeus_lightning.run.trial_calls import end_trial_of_dead_ranks
 
 
 class ZeusBSOCallback(ShowsTrial, Callback):
@@ -208,8 +208,11 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if is_tuning(trainer):
             return
         self._last, self.failed_by_error = None, False
+        files = outcome_files()
+        if starts_ranks_itself(trainer):
+            files.append(self._private_file)
         if local_rank_of(trainer.strategy) == 0:
-            for path in self._outcome_files(trainer):
+            for path in files:
                 TrialRecord.remove(path)
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
@@ -221,19 +224,12 @@ class ZeusBSOCallback(ShowsTrial, Callback):
             client,
             self._meter,
             require_service=self._require_service,
-            outcome_files=self._outcome_files(trainer),
+            outcome_files=files,
         )
         if trainer.global_step == 0 and not fit.has_trained_module():
             fit.start()
         else:
             fit.continue_earlier_fit()
-
-    def _outcome_files(self, trainer: Trainer) -> list[Path]:
-        """Where the trial's record is written, for the program that launched this process."""
-        files = [Path(name)] if (name := os.environ.get(OUTCOME_FILE)) else []
-        if starts_ranks_itself(trainer):
-            files.append(self._private_file)
-        return files
 
     @override
     def on_load_checkpoint(
@@ -245,11 +241,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if state:
             self._fit.resume(TrialRecord.from_json(state))
         elif checkpoint.get("global_step", 0) > 0:  # Lightning's tuners load one from before step 1
-            rank_zero_warn(
-                "zeus: the checkpoint was saved without a trial, so this run uses the program's "
-                "own batch size and is not measured; to start a trial, call fit() without ckpt_path"
-            )
-            self._fit.train_without_trial("resumed from a checkpoint without a trial")
+            self._fit.resume_without_trial()
         # FSDP and similar strategies load after configure_optimizers, which may have built a
         # dataloader
         drop_dataloaders(trainer)
@@ -286,11 +278,14 @@ class ZeusBSOCallback(ShowsTrial, Callback):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is not None and trainer.sanity_checking:
-            self._fit.check_monitor()
-        elif self._fit is not None:
-            # at the validation that ends an epoch, Lightning has not counted that epoch yet
-            self._fit.report_validation(trainer.current_epoch + int(trainer.is_last_batch))
+        fit = self._fit
+        if fit is not None and fit.lacks_monitor:
+            raise no_monitor(trainer)
+        if fit is None or fit.reports_after_epoch or trainer.sanity_checking:
+            return
+        # at the validation that ends an epoch, Lightning has not counted that epoch yet
+        epoch = trainer.current_epoch + int(trainer.is_last_batch)
+        fit.reports_after_epoch = not _report(fit, epoch, may_wait=True)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -299,7 +294,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if not self._fit.has_had_batches and not trainer.should_stop:
             self._fit.end_without_batches()
         if self._fit.reports_after_epoch or not trainer.enable_validation:
-            self._fit.report(trainer.current_epoch + 1)
+            _report(self._fit, trainer.current_epoch + 1)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -318,15 +313,14 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         late_error, self._late_error = self._late_error, None
         if late_error is not None and (error := late_error.arrived(exception)):
             raise error
-        outcome, reason = outcome_of(exception), reason_of(exception)
         if self._fit is not None:
-            if outcome in ("errored", "withdrawn") and (misfit := self._fit.misfit()):
-                outcome, reason = "not_converged", misfit
             if self._fit.error is not None and exception is not self._fit.error:
                 rank_zero_warn(f"zeus: {self._fit.error.message}")  # for `fit` will not raise it
+            outcome, reason = self._fit.outcome_of(exception)
             self._end_fit(outcome, reason)
         else:
-            self._end_trial_of_started_processes(trainer, outcome, reason)
+            outcome, reason = outcome_of(exception), reason_of(exception)
+            end_trial_of_dead_ranks(self._url, self._private_file, outcome, reason)
         # not if the batch size had failed before this error, or another rank reported its own
         is_result = isinstance(exception, Exception) and self.outcome == outcome
         shows_it = is_result or is_trial_failure(exception)
@@ -351,13 +345,54 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if fit is not None:
             self._last = fit.close(outcome, reason)
 
-    def _end_trial_of_started_processes(
-        self, trainer: Trainer, outcome: Outcome, reason: str
-    ) -> None:
-        """End the trial after ranks have died; Lightning calls hooks only in the parent then."""
-        record = TrialRecord.read(self._private_file)
-        if record is not None and record.outcome is None:
-            with suppress(ZeusError):
-                end_at_once(connect(self._url), record, outcome, reason)
-            for path in self._outcome_files(trainer):
-                record.write(path)
+
+def _report(fit: Fit, epoch: int, *, may_wait: bool = False) -> bool:
+    """Measure and report, with the epochs completed, and stop training if that is decided.
+
+    With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
+
+    Returns:
+        Whether there was a metric to report.
+    """
+    if fit.lacks_monitor:
+        raise no_monitor(fit.trainer)
+    record = fit.run.record if fit.run.is_open else None
+    decision = fit.run.report(epoch, lambda: _read_metric(fit, may_wait=may_wait))
+    if decision is None:
+        return False
+    fit.has_reported = True
+    fit.trainer.should_stop |= decision.stop
+    if record is not None and decision.cost is not None:
+        _log(fit, record, decision.cost)
+    return True
+
+
+def _read_metric(fit: Fit, *, may_wait: bool) -> float | None:
+    """The metric's latest value, as its shortest decimal; None if it is logged later.
+
+    Raises:
+        ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
+    """
+    monitor, logged = fit.run.job.monitor, fit.trainer.callback_metrics
+    if monitor not in logged:
+        if not fit.run.is_open or (may_wait and not fit.has_reported):
+            return None
+        raise not_logged(fit.trainer, monitor)
+    if not fit.has_reported:  # how it is logged does not change
+        log = training_log(fit.trainer, monitor)
+        if log is not None and log.forked and may_wait:
+            return None  # until the epoch ends it is the last batch's, and then their mean
+        if is_of_last_batch(log, monitor):
+            raise of_each_batch(monitor, log.name)
+    return shortest_decimal(logged[monitor])
+
+
+def _log(fit: Fit, record: TrialRecord, cost_j: float) -> None:
+    """Log what the trial has taken so far."""
+    metrics = {
+        "zeus/batch_size": float(record.trial.batch_size),
+        "zeus/cost_j": cost_j,
+        **fit.run.meter.metrics(record.spent),
+    }
+    for logger in fit.trainer.loggers:
+        logger.log_metrics(metrics, step=fit.step_of_logs())

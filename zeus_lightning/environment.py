@@ -4,6 +4,7 @@
 """
 
 import os
+from pathlib import Path
 
 OUTCOME_FILE = "ZEUS_OUTCOME_FILE"
 """Names the file that the run writes its trial's record to; see docs/recurring.md."""
@@ -18,3 +19,9 @@ def is_control() -> bool:
     It measures what the job costs as it is, so it is not stopped early.
     """
     return os.environ.get(CONTROL, "") not in ("", "0")
+
+
+def outcome_files() -> list[Path]:
+    """The file that the run writes its trial's record to, if a launcher has named one."""
+    name = os.environ.get(OUTCOME_FILE)
+    return [Path(name)] if name else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
@@ -13,7 +12,7 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from zeus_lightning.client import BSOClient, connect
-from zeus_lightning.environment import OUTCOME_FILE
+from zeus_lightning.environment import outcome_files
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Decision, JobSpec, shortest_decimal
 from zeus_lightning.meters import EnergyMeter
@@ -123,8 +122,7 @@ class Recurrence(ShowsTrial):
         self._ranks = TorchRanks(fabric.device if fabric is not None else torch.device(device))
         self._strategy = cast("Strategy", self._ranks)  # it has the part of one that is used
         self._share = 1
-        name = os.environ.get(OUTCOME_FILE)
-        self._outcome_files = [Path(name)] if name else []
+        self._outcome_files = outcome_files()
         self._run: Run | None = None
         self._entered = ExitStack()
         self._reports = 0

@@ -55,6 +55,19 @@ def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
     )
 
 
+def of_each_batch(monitor: str, name: str) -> ZeusConfigError:
+    """The error of a program that trains with a metric whose value is the last batch's.
+
+    Args:
+        monitor: The metric.
+        name: The name by which the module logs it.
+    """
+    return ZeusConfigError(
+        f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
+        f"batch's; pass on_step=False, on_epoch=True to self.log({name!r}, ...)"
+    )
+
+
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))

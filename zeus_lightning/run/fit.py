@@ -18,22 +18,21 @@ from zeus_lightning.errors import (
     ZeusServiceError,
     ZeusTrialFailed,
 )
-from zeus_lightning.messages import FAILED, JobSpec, Outcome, shortest_decimal
+from zeus_lightning.messages import FAILED, JobSpec, Outcome
 from zeus_lightning.meters import EnergyMeter
 from zeus_lightning.program import batch_size as sizes
 from zeus_lightning.program import dataloaders
 from zeus_lightning.program.injection import Injection
-from zeus_lightning.program.internals import is_of_last_batch, step_of_logs, training_log
+from zeus_lightning.program.internals import step_of_logs
 from zeus_lightning.program.lr_scaling import (
     has_rate_finder,
     lr_factor,
     scale_optimizers,
     too_short_schedule,
 )
-from zeus_lightning.program.metric import no_monitor, not_logged
 from zeus_lightning.run.gloo_at_exit import destroy_gloo_at_exit
 from zeus_lightning.run.job import READ_FROM_PROGRAM, JobArguments, no_max_epochs
-from zeus_lightning.run.outcomes import outcome_at_train_end
+from zeus_lightning.run.outcomes import outcome_at_train_end, outcome_of, reason_of
 from zeus_lightning.run.ranks import on_every_rank, on_rank_zero
 from zeus_lightning.run.record import TrialRecord
 from zeus_lightning.run.run import Run
@@ -50,7 +49,10 @@ class Fit:
     Attributes:
         run: The run; its trial, if it has one.
         injection: What is set on the program.
+        step_of_logs: Returns the step under which Lightning logs a metric now.
+        lacks_monitor: Whether neither the program nor the registered job names a metric.
         reports_after_epoch: Whether the first validation has not logged the metric.
+        has_reported: Whether this fit, not only an earlier one of its trial, has reported.
     """
 
     def __init__(
@@ -68,10 +70,10 @@ class Fit:
         self._arguments = arguments
         self._strategy = trainer.strategy
         self.injection = Injection(module)
-        self._step_of_logs = step_of_logs(trainer)
+        self.step_of_logs = step_of_logs(trainer)
         self.reports_after_epoch = False
-        self._lacks_monitor = False  # neither the program nor the registered job names one
-        self._has_reported = False  # this fit, not only an earlier one of its trial
+        self.lacks_monitor = False
+        self.has_reported = False
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended
         self._continues = False  # an earlier fit, so without a trial, unless a checkpoint is loaded
         self._has_seen_batch = False  # of this fit
@@ -112,8 +114,8 @@ class Fit:
             missing = error.fields.get("errors", {})
             if "max_epochs" in missing:
                 raise no_max_epochs(self.trainer) from None
-            self._lacks_monitor = "monitor" in missing
-            if not self._lacks_monitor:
+            self.lacks_monitor = "monitor" in missing
+            if not self.lacks_monitor:
                 raise
         own = replace(own, default_batch_size=self._own_batch_size)
         kept = [
@@ -137,9 +139,13 @@ class Fit:
         self._inject(self.run.resume(saved), saved.job)
         self._continues = False
 
-    def train_without_trial(self, reason: str) -> None:
-        """Withdraw a trial that `start` has started, and train on the program's own batch size."""
-        self.run.abort("withdrawn", reason)
+    def resume_without_trial(self) -> None:
+        """Withdraw a trial that `start` has started, as the checkpoint that is loaded has none."""
+        rank_zero_warn(
+            "zeus: the checkpoint was saved without a trial, so this run uses the program's own "
+            "batch size and is not measured; to start a trial, call fit() without ckpt_path"
+        )
+        self.run.abort("withdrawn", "resumed from a checkpoint without a trial")
         self.run.forget()
         self.injection.undo()
         self._lr_factor, self._continues = 1.0, False
@@ -209,70 +215,6 @@ class Fit:
         size, own = record.trial.batch_size // self._share, self._own_batch_size // self._share
         dataloaders.check_loaders(self.trainer, self.module, self._attribute, size, own, batch)
 
-    def check_monitor(self) -> None:
-        """Raise a `ZeusConfigError` if no metric is known to monitor, once there are some."""
-        if self._lacks_monitor:
-            raise no_monitor(self.trainer)
-
-    def report_validation(self, epoch: int) -> None:
-        """Report a validation, unless the metric is one of training, which comes later."""
-        if not self.reports_after_epoch:
-            self.reports_after_epoch = not self.report(epoch, may_wait=True)
-
-    def report(self, epoch: int, *, may_wait: bool = False) -> bool:
-        """Measure and report, with the epochs completed, and stop training if that is decided.
-
-        With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
-
-        Returns:
-            Whether there was a metric to report.
-        """
-        self.check_monitor()
-        record = self.run.record if self.run.is_open else None
-        decision = self.run.report(epoch, lambda: self._read_metric(may_wait=may_wait))
-        if decision is None:
-            return False
-        self._has_reported = True
-        self.trainer.should_stop |= decision.stop
-        if record is not None:
-            self._log(record)
-        return True
-
-    def _read_metric(self, *, may_wait: bool) -> float | None:
-        """The metric's latest value, as its shortest decimal; None if it is logged later.
-
-        Raises:
-            ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
-        """
-        monitor, logged = self.run.job.monitor, self.trainer.callback_metrics
-        if monitor not in logged:
-            if not self.run.is_open or (may_wait and not self._has_reported):
-                return None
-            raise not_logged(self.trainer, monitor)
-        if not self._has_reported:  # how it is logged does not change
-            log = training_log(self.trainer, monitor)
-            if log is not None and log.forked and may_wait:
-                return None  # until the epoch ends it is the last batch's, and then their mean
-            if is_of_last_batch(log, monitor):
-                raise ZeusConfigError(
-                    f"monitor is {monitor!r}, which training logs for each batch, so its value is "
-                    "the last batch's; pass on_step=False, on_epoch=True to "
-                    f"self.log({log.name!r}, ...)"
-                )
-        return shortest_decimal(logged[monitor])
-
-    def _log(self, record: TrialRecord) -> None:
-        """Log what the trial has taken so far."""
-        if record.cost_j is None:
-            return
-        metrics = {
-            "zeus/batch_size": float(record.trial.batch_size),
-            "zeus/cost_j": record.cost_j,
-            **self.run.meter.metrics(record.spent),
-        }
-        for logger in self.trainer.loggers:
-            logger.log_metrics(metrics, step=self._step_of_logs())
-
     def end(self) -> None:
         """End a trial that is still open when training ends."""
         record = self.run.record
@@ -328,7 +270,14 @@ class Fit:
         if not has_failed:
             raise ZeusConfigError(f"{reason}; lower the batch size, or pass drop_last=False")
 
-    def misfit(self) -> str | None:
+    def outcome_of(self, exception: BaseException) -> tuple[Outcome, str]:
+        """The outcome of a trial that an exception ends, and why."""
+        outcome = outcome_of(exception)
+        if outcome in ("errored", "withdrawn") and (misfit := self._why_unfit()):
+            return "not_converged", misfit
+        return outcome, reason_of(exception)
+
+    def _why_unfit(self) -> str | None:
         """Why the program cannot train with this batch size, unless it is the default.
 
         Its schedule is too short for so many steps, or its epochs for so few batches.

@@ -4,14 +4,15 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from zeus_lightning.client import NO_BATCH_SIZE_LEFT, BSOClient
-from zeus_lightning.environment import is_control
-from zeus_lightning.errors import ZeusServiceError
+from zeus_lightning.client import NO_BATCH_SIZE_LEFT, BSOClient, connect
+from zeus_lightning.environment import is_control, outcome_files
+from zeus_lightning.errors import ZeusError, ZeusServiceError
 from zeus_lightning.messages import FAILED, Hardware, JobSpec, Outcome, TrialStart
 from zeus_lightning.run.record import TrialRecord
 
@@ -100,3 +101,25 @@ def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason
         _log.warning("zeus: %s", record.failure())  # on the rank that had the error
     elif outcome != "withdrawn":
         rank_zero_info(f"zeus: {record.summary()}")
+
+
+def end_trial_of_dead_ranks(
+    url: str | None, record_file: Path, outcome: Outcome, reason: str
+) -> None:
+    """End a trial whose ranks have died, from the process that has started them.
+
+    Lightning calls hooks only there then.
+
+    Args:
+        url: The service's URL, as for `connect`.
+        record_file: Where the ranks have written the trial's record, and where it is written again.
+        outcome: How the trial ended, unless the record says that already.
+        reason: Why, in one sentence.
+    """
+    record = TrialRecord.read(record_file)
+    if record is None or record.outcome is not None:
+        return
+    with suppress(ZeusError):
+        end_at_once(connect(url), record, outcome, reason)
+    for path in [record_file, *outcome_files()]:
+        record.write(path)
