@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
-BUSY_MS = 20
+BUSY_MS = 5
 """How long SQLite waits for a locked file by itself. It blocks the whole worker meanwhile, so
 `use_case` waits for the rest."""
 
