@@ -25,7 +25,7 @@ from zeus_lightning.program.internals import (
     training_log,
 )
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import no_monitor, not_logged, of_each_batch
+from zeus_lightning.program.metric import logged_per_batch, no_monitor, not_logged
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
@@ -294,6 +294,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if not self._fit.has_had_batches and not trainer.should_stop:
             self._fit.end_without_batches()
         if self._fit.reports_after_epoch or not trainer.enable_validation:
+            if self._fit.lacks_monitor:
+                raise no_monitor(trainer)
             _report(self._fit, trainer.current_epoch + 1)
 
     @override
@@ -316,7 +318,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
         if self._fit is not None:
             if self._fit.error is not None and exception is not self._fit.error:
                 rank_zero_warn(f"zeus: {self._fit.error.message}")  # for `fit` will not raise it
-            outcome, reason = self._fit.outcome_of(exception)
+            outcome, reason = self._fit.outcome_and_reason(exception)
             self._end_fit(outcome, reason)
         else:
             outcome, reason = outcome_of(exception), reason_of(exception)
@@ -349,13 +351,12 @@ class ZeusBSOCallback(ShowsTrial, Callback):
 def _report(fit: Fit, epoch: int, *, may_wait: bool = False) -> bool:
     """Measure and report, with the epochs completed, and stop training if that is decided.
 
-    With `may_wait`, a metric that this fit has not logged is waited for until the epoch's end.
+    All ranks call it together. With `may_wait`, a metric that this fit has not logged is waited
+    for until the epoch's end.
 
     Returns:
         Whether there was a metric to report.
     """
-    if fit.lacks_monitor:
-        raise no_monitor(fit.trainer)
     record = fit.run.record if fit.run.is_open else None
     decision = fit.run.report(epoch, lambda: _read_metric(fit, may_wait=may_wait))
     if decision is None:
@@ -383,7 +384,7 @@ def _read_metric(fit: Fit, *, may_wait: bool) -> float | None:
         if log is not None and log.forked and may_wait:
             return None  # until the epoch ends it is the last batch's, and then their mean
         if is_of_last_batch(log, monitor):
-            raise of_each_batch(monitor, log.name)
+            raise logged_per_batch(monitor, log.name)
     return shortest_decimal(logged[monitor])
 
 

@@ -22,6 +22,6 @@ def is_control() -> bool:
 
 
 def outcome_files() -> list[Path]:
-    """The file that the run writes its trial's record to, if a launcher has named one."""
+    """The file that the run writes its trial's record to; empty if no launcher has named one."""
     name = os.environ.get(OUTCOME_FILE)
     return [Path(name)] if name else []

@@ -55,8 +55,8 @@ def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
     )
 
 
-def of_each_batch(monitor: str, name: str) -> ZeusConfigError:
-    """The error of a program that trains with a metric whose value is the last batch's.
+def logged_per_batch(monitor: str, name: str) -> ZeusConfigError:
+    """The error of a program whose training logs the metric for each batch alone.
 
     Args:
         monitor: The metric.

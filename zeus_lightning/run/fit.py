@@ -44,7 +44,7 @@ _trained: WeakKeyDictionary[LightningModule, set[str]] = WeakKeyDictionary()
 class Fit:
     """One `fit` of a program on one rank: its `Run`, and what is set on the program.
 
-    All ranks call each method together, except `checkpoint` and `close`.
+    All ranks call each method together, except `outcome_and_reason` and `close`.
 
     Attributes:
         run: The run; its trial, if it has one.
@@ -140,7 +140,10 @@ class Fit:
         self._continues = False
 
     def resume_without_trial(self) -> None:
-        """Withdraw a trial that `start` has started, as the checkpoint that is loaded has none."""
+        """Withdraw the trial that `start` has started; train with the program's own batch size.
+
+        The checkpoint that is loaded has no trial.
+        """
         rank_zero_warn(
             "zeus: the checkpoint was saved without a trial, so this run uses the program's own "
             "batch size and is not measured; to start a trial, call fit() without ckpt_path"
@@ -270,14 +273,14 @@ class Fit:
         if not has_failed:
             raise ZeusConfigError(f"{reason}; lower the batch size, or pass drop_last=False")
 
-    def outcome_of(self, exception: BaseException) -> tuple[Outcome, str]:
+    def outcome_and_reason(self, exception: BaseException) -> tuple[Outcome, str]:
         """The outcome of a trial that an exception ends, and why."""
         outcome = outcome_of(exception)
-        if outcome in ("errored", "withdrawn") and (misfit := self._why_unfit()):
+        if outcome in ("errored", "withdrawn") and (misfit := self._why_misfit()):
             return "not_converged", misfit
         return outcome, reason_of(exception)
 
-    def _why_unfit(self) -> str | None:
+    def _why_misfit(self) -> str | None:
         """Why the program cannot train with this batch size, unless it is the default.
 
         Its schedule is too short for so many steps, or its epochs for so few batches.

@@ -106,13 +106,13 @@ def end_at_once(client: BSOClient, record: TrialRecord, outcome: Outcome, reason
 def end_trial_of_dead_ranks(
     url: str | None, record_file: Path, outcome: Outcome, reason: str
 ) -> None:
-    """End a trial whose ranks have died, from the process that has started them.
+    """End a trial after its ranks have died, from the process that started them.
 
-    Lightning calls hooks only there then.
+    Lightning then calls hooks in that process only.
 
     Args:
         url: The service's URL, as for `connect`.
-        record_file: Where the ranks have written the trial's record, and where it is written again.
+        record_file: The ranks' record of the trial; it is written again, with the outcome.
         outcome: How the trial ended, unless the record says that already.
         reason: Why, in one sentence.
     """
