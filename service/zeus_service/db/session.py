@@ -39,8 +39,8 @@ POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
 BUSY_MS = 5
-"""How long SQLite itself waits for a lock on its file. That blocks the whole worker, so it is short:
-`use_case` then pauses, which lets other requests run, and tries again."""
+"""How long SQLite itself waits for a lock on its file. That blocks the whole worker, so it is
+short: `use_case` then pauses, which lets other requests run, and tries again."""
 
 SQLITE_BUSY = "SQLITE_BUSY"
 
