@@ -19,13 +19,11 @@ from zeus_lightning.program.batch_size import Scope
 from zeus_lightning.program.internals import (
     check_internals,
     drop_dataloaders,
-    is_of_last_batch,
     is_tuning,
     starts_ranks_itself,
-    training_log,
 )
 from zeus_lightning.program.lr_scaling import LRScaling
-from zeus_lightning.program.metric import logged_per_batch, no_monitor, not_logged
+from zeus_lightning.program.metric import check_logged, no_monitor
 from zeus_lightning.run.fit import Fit
 from zeus_lightning.run.job import JobArguments, PolicyOptions
 from zeus_lightning.run.late_error import LateError
@@ -277,6 +275,11 @@ class ZeusBSOCallback(ShowsTrial, Callback):
             self._fit.check_loaders(batch)
 
     @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._fit is not None:
+            self._fit.logged_before = trainer.callback_metrics.get(self._fit.run.job.monitor)
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         fit = self._fit
         if fit is not None and fit.lacks_monitor:
@@ -351,8 +354,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
 def _report(fit: Fit, epoch: int, *, may_wait: bool = False) -> bool:
     """Measure and report, with the epochs completed, and stop training if that is decided.
 
-    All ranks call it together. With `may_wait`, a metric that this fit has not logged is waited
-    for until the epoch's end.
+    All ranks call it together. With `may_wait`, a metric that the first validation has not logged
+    is waited for until the epoch's end.
 
     Returns:
         Whether there was a metric to report.
@@ -375,16 +378,12 @@ def _read_metric(fit: Fit, *, may_wait: bool) -> float | None:
         ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     monitor, logged = fit.run.job.monitor, fit.trainer.callback_metrics
-    if monitor not in logged:
-        if not fit.run.is_open or (may_wait and not fit.has_reported):
-            return None
-        raise not_logged(fit.trainer, monitor)
-    if not fit.has_reported:  # how it is logged does not change
-        log = training_log(fit.trainer, monitor)
-        if log is not None and log.forked and may_wait:
-            return None  # until the epoch ends it is the last batch's, and then their mean
-        if is_of_last_batch(log, monitor):
-            raise logged_per_batch(monitor, log.name)
+    if may_wait and not fit.has_reported and logged.get(monitor) is fit.logged_before:
+        return None  # it may be a batch's, where the epoch's end brings their mean
+    if monitor not in logged and not fit.run.is_open:
+        return None
+    if monitor not in logged or not (may_wait or fit.has_reported):
+        check_logged(fit.trainer, monitor)
     return shortest_decimal(logged[monitor])
 
 

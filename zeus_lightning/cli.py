@@ -15,8 +15,7 @@ from rich.table import Table
 from zeus_lightning.client import BSOClient, without_user
 from zeus_lightning.errors import ZeusError, ZeusMeterError, ZeusPowerError
 from zeus_lightning.meters import amd, open_host_meter, open_meter
-from zeus_lightning.meters.gpu import GpuMeter
-from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.meters.nvml import GpuMeter, NvmlMeter
 from zeus_lightning.power.limits import GpuLimit
 from zeus_lightning.power.restore import check_settable, records_folder, restore_all
 from zeus_lightning.recur.command import recur

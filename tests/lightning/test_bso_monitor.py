@@ -281,3 +281,20 @@ def test_a_metric_of_batches_and_epochs_is_reported_as_the_epochs_mean(
     trainer(callback, max_epochs=2, val_check_interval=4).fit(LogsBatchesAndEpochs(), Data())
     assert callback.last_report.metric == 0.5625
     assert (callback.last_report.sequence, callback.outcome) == (2, "not_converged")
+
+
+class LogsInBoth(LogsBatchesAndEpochs):
+    """Logs `train_acc` in validation, too."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("train_acc", 0.75)
+
+
+@pytest.mark.parametrize("on_epoch", [False, True])
+def test_of_a_metric_of_both_training_and_validation_the_validations_value_is_reported(
+    service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, on_epoch: bool
+) -> None:
+    monkeypatch.setattr(LogsInBoth, "on_epoch", on_epoch)
+    callback = zeus(service.url, monitor="train_acc", raise_on_failure=False)
+    trainer(callback, max_epochs=1, val_check_interval=4).fit(LogsInBoth(), Data())
+    assert (callback.last_report.metric, callback.last_report.sequence) == (0.75, 2)

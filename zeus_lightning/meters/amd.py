@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from zeus_lightning.errors import ZeusMeterError
-from zeus_lightning.meters.gpu import Gpu, GpuMeter
+from zeus_lightning.meters.nvml import Gpu, GpuMeter
 
 AMD_PREFIX = "AMD-"
 """What the UUIDs of AMD GPUs begin with here, before AMD SMI's own."""

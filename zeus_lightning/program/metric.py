@@ -41,31 +41,28 @@ def monitor_of(
     return monitor, mode or dict(reversed(found)).get(str(monitor)) or usual
 
 
-def not_logged(trainer: Trainer, monitor: str) -> ZeusConfigError:
-    """The error of a program that has not logged the metric."""
+def check_logged(trainer: Trainer, monitor: str) -> None:
+    """Raise a `ZeusConfigError` unless the program has logged a metric of an epoch.
+
+    An error says what to monitor or how to log it.
+    """
     if not trainer.callback_metrics:
-        return ZeusConfigError(
+        raise ZeusConfigError(
             f"monitor is {monitor!r}, but no epoch metric was logged; call self.log({monitor!r}, "
             "..., on_epoch=True) in validation_step(), or in training_step() if there is no "
             "validation"
         )
-    return ZeusConfigError(
-        f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; "
-        f"monitor one of these, or log {monitor!r} with on_epoch=True in each validation"
-    )
-
-
-def logged_per_batch(monitor: str, name: str) -> ZeusConfigError:
-    """The error of a program whose training logs the metric for each batch alone.
-
-    Args:
-        monitor: The metric.
-        name: The name by which the module logs it.
-    """
-    return ZeusConfigError(
-        f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
-        f"batch's; pass on_step=False, on_epoch=True to self.log({name!r}, ...)"
-    )
+    if monitor not in trainer.callback_metrics:
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; "
+            f"monitor one of these, or log {monitor!r} with on_epoch=True in each validation"
+        )
+    log = training_log(trainer, monitor)
+    if is_of_last_batch(log, monitor):
+        raise ZeusConfigError(
+            f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
+            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
+        )
 
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:

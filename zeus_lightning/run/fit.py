@@ -52,6 +52,7 @@ class Fit:
         step_of_logs: Returns the step under which Lightning logs a metric now.
         lacks_monitor: Whether neither the program nor the registered job names a metric.
         reports_after_epoch: Whether the first validation has not logged the metric.
+        logged_before: The metric as the last validation began: what training has logged.
         has_reported: Whether this fit, not only an earlier one of its trial, has reported.
     """
 
@@ -72,6 +73,7 @@ class Fit:
         self.injection = Injection(module)
         self.step_of_logs = step_of_logs(trainer)
         self.reports_after_epoch = False
+        self.logged_before: Any = None
         self.lacks_monitor = False
         self.has_reported = False
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended

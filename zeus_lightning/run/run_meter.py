@@ -17,7 +17,6 @@ from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
 from zeus_lightning.meters import EnergyMeter, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
-from zeus_lightning.meters.gpu import GpuMeter
 from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, ranks_text, sum_over_ranks
 
 _LAST_READING_S = 0.5  # Lightning kills a ddp run 5 s after a rank's death
@@ -179,7 +178,8 @@ class RunMeter:
 
         Uses no collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
         """
-        return self._meter.power_limits_w() if isinstance(self._meter, GpuMeter) else None
+        limits_w = getattr(self._meter, "power_limits_w", None)  # of a `GpuMeter`
+        return limits_w() if limits_w else None
 
     def host_load(self) -> float:
         """The load average of this rank's host per core, as the mean over the calls so far."""

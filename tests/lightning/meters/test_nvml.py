@@ -14,9 +14,8 @@ from forked import in_forked_child
 from waiting import LIMIT_S
 
 from zeus_lightning.errors import ZeusConfigError, ZeusMeterError
-from zeus_lightning.meters import gpu as gpu_module
-from zeus_lightning.meters.gpu import Gpu
-from zeus_lightning.meters.nvml import NvmlMeter
+from zeus_lightning.meters import nvml
+from zeus_lightning.meters.nvml import Gpu, NvmlMeter
 
 SAMPLING_THREAD = "zeus-nvml-power"
 
@@ -135,7 +134,7 @@ def drivers_clock(fake_gpus: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Non
             return now_s
 
     fake_gpus.freeze()
-    monkeypatch.setattr(gpu_module, "time", SimpleNamespace(monotonic=now_s))
+    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=now_s))
 
 
 @pytest.mark.usefixtures("drivers_clock")
