@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,9 +39,10 @@ logger = logging.getLogger(__name__)
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
-BUSY_MS = 5
-"""How long SQLite itself waits for a lock on its file. That blocks the whole worker, so it is
-short: `use_case` then pauses, which lets other requests run, and tries again."""
+SQLITE_POLLS = 50
+SQLITE_POLL_S = 0.001
+"""How often an attempt tries to take SQLite's write lock, and the pauses in between. SQLite's own
+waiting would block the whole worker; a pause lets other requests run."""
 
 SQLITE_BUSY = "SQLITE_BUSY"
 
@@ -315,7 +317,7 @@ def _set_up_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA foreign_keys = ON")
 
     @event.listens_for(engine, "checkout")
@@ -325,8 +327,20 @@ def _set_up_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        read_only = connection.get_execution_options().get("read_only", False)
-        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        if connection.get_execution_options().get("read_only", False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        driver: Any = connection.connection.dbapi_connection
+        for _ in range(SQLITE_POLLS):
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if error_code(error) != SQLITE_BUSY:
+                    break
+                time.sleep(SQLITE_POLL_S)
+            else:
+                return
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # its error is raised as SQLAlchemy does
 
 
 def _file(url: URL) -> tuple[int, ...] | None:
