@@ -277,7 +277,7 @@ class ZeusBSOCallback(ShowsTrial, Callback):
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._fit is not None:
-            self._fit.logged_before = trainer.callback_metrics.get(self._fit.run.job.monitor)
+            self._fit.value_before = trainer.callback_metrics.get(self._fit.run.job.monitor)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -354,8 +354,8 @@ class ZeusBSOCallback(ShowsTrial, Callback):
 def _report(fit: Fit, epoch: int, *, may_wait: bool = False) -> bool:
     """Measure and report, with the epochs completed, and stop training if that is decided.
 
-    All ranks call it together. With `may_wait`, a metric that the first validation has not logged
-    is waited for until the epoch's end.
+    All ranks call it together. With `may_wait`, a metric that the first validation did not log is
+    waited for until the epoch's end.
 
     Returns:
         Whether there was a metric to report.
@@ -378,11 +378,11 @@ def _read_metric(fit: Fit, *, may_wait: bool) -> float | None:
         ZeusConfigError: The metric was not logged, or training logs it for each batch alone.
     """
     monitor, logged = fit.run.job.monitor, fit.trainer.callback_metrics
-    if may_wait and not fit.has_reported and logged.get(monitor) is fit.logged_before:
-        return None  # it may be a batch's, where the epoch's end brings their mean
-    if monitor not in logged and not fit.run.is_open:
-        return None
-    if monitor not in logged or not (may_wait or fit.has_reported):
+    if may_wait and not fit.has_reported and logged.get(monitor) is fit.value_before:
+        return None  # validation has not logged it; the epoch's end may bring it, or its mean
+    if not may_wait and not fit.has_reported:
+        if monitor not in logged and not fit.run.is_open:
+            return None
         check_logged(fit.trainer, monitor)
     return shortest_decimal(logged[monitor])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from programs import Data, Net, Steps, new_job, outcomes, trainer, zeus
+from programs import Data, Net, Steps, TrainAcc, new_job, outcomes, trainer, zeus
 from service_process import ServiceProcess, free_port
 from torch.utils.data import DataLoader
 
@@ -257,16 +257,27 @@ def test_metrics_of_single_batches_are_named_if_there_are_no_others(
         trainer(zeus(service.url, monitor=None), limit_val_batches=0).fit(LogsOnlyBatches(), Data())
 
 
+class LogsInBoth(LogsBatchesAndEpochs):
+    """Logs `train_acc` in validation as well, for each batch and for the epoch."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("train_acc", 0.75, on_step=True, on_epoch=True)
+
+
 @pytest.mark.parametrize(
-    ("module", "monitor", "validates"),
-    [(LogsBatches, "train_acc", True), (LogsBatchesAndEpochs, "train_acc_step", False)],
+    ("module", "monitor", "limit"),
+    [
+        (LogsBatches, "train_acc", {}),
+        (LogsBatches, "train_acc", {"val_check_interval": 4}),
+        (LogsBatchesAndEpochs, "train_acc_step", {"limit_val_batches": 0}),
+        (LogsInBoth, "train_acc_step", {}),
+    ],
 )
-def test_a_metric_of_one_batch_is_an_error_at_the_first_report(
-    service: ServiceProcess, module: type[Net], monitor: str, validates: bool
+def test_a_metric_of_one_batch_is_an_error_as_the_epoch_ends(
+    service: ServiceProcess, module: type[Net], monitor: str, limit: dict[str, Any]
 ) -> None:
     callback, steps = zeus(service.url, monitor=monitor), Steps()
     remedy = r"is the last batch's; pass on_step=False, on_epoch=True to self.log\('train_acc'"
-    limit = {} if validates else {"limit_val_batches": 0}
     with pytest.raises(ZeusConfigError, match=remedy):
         trainer(callback, steps, **limit).fit(module(), Data())
     assert steps.count == 8
@@ -283,15 +294,16 @@ def test_a_metric_of_batches_and_epochs_is_reported_as_the_epochs_mean(
     assert (callback.last_report.sequence, callback.outcome) == (2, "not_converged")
 
 
-class LogsInBoth(LogsBatchesAndEpochs):
-    """Logs `train_acc` in validation, too."""
-
-    def validation_step(self, batch: Any, index: int) -> None:
-        self.log("train_acc", 0.75)
+def test_an_epochs_mean_is_reported_with_its_own_epoch(service: ServiceProcess) -> None:
+    callback = zeus(service.url, monitor="train_acc")
+    trainer(callback, max_epochs=4, check_val_every_n_epoch=2).fit(TrainAcc(), Data())
+    report = callback.last_report
+    assert (report.sequence, report.epoch) == (2, 3)
+    assert report.metric == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("on_epoch", [False, True])
-def test_of_a_metric_of_both_training_and_validation_the_validations_value_is_reported(
+def test_validations_value_is_reported_if_training_logs_the_metric_as_well(
     service: ServiceProcess, monkeypatch: pytest.MonkeyPatch, on_epoch: bool
 ) -> None:
     monkeypatch.setattr(LogsInBoth, "on_epoch", on_epoch)

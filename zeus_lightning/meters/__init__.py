@@ -77,6 +77,14 @@ class EnergyMeter(Protocol):
         """Release all resources; a second call does nothing, and no reading follows."""
 
 
+@runtime_checkable
+class HasPowerLimits(Protocol):
+    """A meter of GPUs whose power limits can be read."""
+
+    def power_limits_w(self) -> tuple[float, float] | None:
+        """Return the current power limit and the default one; None if they cannot be read."""
+
+
 def open_meter(
     meter: str | EnergyMeter = "auto", device: torch.device | None = None, pids: Sequence[int] = ()
 ) -> EnergyMeter:

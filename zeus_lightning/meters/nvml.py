@@ -1,6 +1,6 @@
-"""GPUs by their driver: energy and power limits; NVIDIA's by NVML.
+"""NVIDIA GPUs' energy and power limits, by NVML.
 
-AMD's are in amd.py.
+What they share with AMD's, which amd.py has, is in `Gpu` and `GpuMeter`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The energy of CPU packages, through Linux's powercap files (RAPL: Intel, and AMD since Zen)."""
+"""The energy of CPU packages, through Linux's powercap files (RAPL: Intel, and AMD since Zen).
+
+`Sampler` reads their counters often enough; a GPU without a counter has its power read by it.
+"""
 
 import os
 import re
@@ -20,6 +23,54 @@ _NOT_READABLE = (
     "only root may read it (CVE-2020-8694); run "
     "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` (permanent with a udev rule)"
 )
+
+
+class Sampler:
+    """Calls `sample` at once, then every `interval_s` seconds in a daemon thread until `stop`.
+
+    Args:
+        sample: Takes a sample and returns the energy in joules up to it. Never called by two
+            threads at once; raises nothing but `ZeusMeterError`.
+        interval_s: Seconds between two samples.
+        name: The thread's name.
+    """
+
+    def __init__(self, sample: Callable[[], float], interval_s: float, name: str) -> None:
+        self._sample = sample
+        self._interval_s = interval_s
+        self._lock = Lock()
+        self._stopped = Event()
+        self._error: ZeusMeterError | None = None
+        self._pid = os.getpid()
+        self._sample()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def read(self) -> float:
+        """Take a sample now, and return the joules up to it; raise the error of an earlier one."""
+        if os.getpid() != self._pid:
+            raise ZeusMeterError(
+                f"the energy meter was opened in process {self._pid} and its sampling thread does "
+                f"not run in this one ({os.getpid()}); open the meter after the fork"
+            )
+        with self._lock:
+            if self._error is not None:
+                raise ZeusMeterError(self._error.message, self._error.fields) from self._error
+            return self._sample()
+
+    def stop(self) -> None:
+        """Stop the thread; a driver call that hangs is waited for only briefly."""
+        self._stopped.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_s):
+            with self._lock:
+                try:
+                    self._sample()
+                except ZeusMeterError as error:
+                    self._error = error
+                    return
 
 
 class RaplMeter:
@@ -169,51 +220,3 @@ def _explained(path: Path) -> Iterator[None]:
             f"cannot read the energy of {path}: {error}; check that the kernel module "
             "intel_rapl_msr is loaded"
         ) from error
-
-
-class Sampler:
-    """Calls `sample` at once, then every `interval_s` seconds in a daemon thread until `stop`.
-
-    Args:
-        sample: Takes a sample and returns the energy in joules up to it. Never called by two
-            threads at once; raises nothing but `ZeusMeterError`.
-        interval_s: Seconds between two samples.
-        name: The thread's name.
-    """
-
-    def __init__(self, sample: Callable[[], float], interval_s: float, name: str) -> None:
-        self._sample = sample
-        self._interval_s = interval_s
-        self._lock = Lock()
-        self._stopped = Event()
-        self._error: ZeusMeterError | None = None
-        self._pid = os.getpid()
-        self._sample()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def read(self) -> float:
-        """Take a sample now, and return the joules up to it; raise the error of an earlier one."""
-        if os.getpid() != self._pid:
-            raise ZeusMeterError(
-                f"the energy meter was opened in process {self._pid} and its sampling thread does "
-                f"not run in this one ({os.getpid()}); open the meter after the fork"
-            )
-        with self._lock:
-            if self._error is not None:
-                raise ZeusMeterError(self._error.message, self._error.fields) from self._error
-            return self._sample()
-
-    def stop(self) -> None:
-        """Stop the thread; a driver call that hangs is waited for only briefly."""
-        self._stopped.set()
-        self._thread.join(timeout=1.0)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            with self._lock:
-                try:
-                    self._sample()
-                except ZeusMeterError as error:
-                    self._error = error
-                    return

@@ -81,20 +81,19 @@ def drop_dataloaders(trainer: Trainer) -> None:
     trainer.fit_loop._combined_loader = None
 
 
-def training_log(trainer: Trainer, metric: str) -> Any:
-    """How training logs a metric: `name`, `on_step`, `on_epoch`; None if validation logs it."""
+def name_of_batch_metric(trainer: Trainer, metric: str) -> str | None:
+    """The name by which training logs a metric for each batch; None if it is another metric.
+
+    It is another one if validation logs it, too, since that value replaces the last batch's.
+    """
     epoch_loop = trainer.fit_loop.epoch_loop
-    for results in (epoch_loop.val_loop._results, epoch_loop._results):
-        for each in results.result_metrics:
-            log = each.meta
-            if metric in (log.name, log.forked_name(on_step=True), log.forked_name(on_step=False)):
-                return log if results.training else None
+    for log in (each.meta for each in epoch_loop.val_loop._results.result_metrics):
+        if metric in (log.name, log.forked_name(on_step=False)):
+            return None
+    for log in (each.meta for each in epoch_loop._results.result_metrics):
+        if log.on_step and metric == log.forked_name(on_step=True):
+            return str(log.name)
     return None
-
-
-def is_of_last_batch(log: Any, metric: str) -> bool:
-    """Whether a metric's value is the last batch's, by what `training_log` returned for it."""
-    return log is not None and log.on_step and metric == log.forked_name(on_step=True)
 
 
 def train_loaders(trainer: Trainer) -> list[Any]:

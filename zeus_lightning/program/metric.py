@@ -6,7 +6,7 @@ from typing import Literal
 from lightning.pytorch import Trainer
 
 from zeus_lightning.errors import ZeusConfigError
-from zeus_lightning.program.internals import is_of_last_batch, training_log
+from zeus_lightning.program.internals import name_of_batch_metric
 
 Mode = Literal["min", "max"]
 
@@ -42,9 +42,9 @@ def monitor_of(
 
 
 def check_logged(trainer: Trainer, monitor: str) -> None:
-    """Raise a `ZeusConfigError` unless the program has logged a metric of an epoch.
+    """Raise a `ZeusConfigError` unless the program has logged the metric, not for a batch alone.
 
-    An error says what to monitor or how to log it.
+    The error says how to log it, or what to monitor instead.
     """
     if not trainer.callback_metrics:
         raise ZeusConfigError(
@@ -57,11 +57,11 @@ def check_logged(trainer: Trainer, monitor: str) -> None:
             f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; "
             f"monitor one of these, or log {monitor!r} with on_epoch=True in each validation"
         )
-    log = training_log(trainer, monitor)
-    if is_of_last_batch(log, monitor):
+    name = name_of_batch_metric(trainer, monitor)
+    if name is not None:
         raise ZeusConfigError(
             f"monitor is {monitor!r}, which training logs for each batch, so its value is the last "
-            f"batch's; pass on_step=False, on_epoch=True to self.log({log.name!r}, ...)"
+            f"batch's; pass on_step=False, on_epoch=True to self.log({name!r}, ...)"
         )
 
 
@@ -70,7 +70,7 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
     names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
     copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
     logged = [name for name in names if name not in copies]
-    of_epochs = [name for name in logged if not is_of_last_batch(training_log(trainer, name), name)]
+    of_epochs = [name for name in logged if name_of_batch_metric(trainer, name) is None]
     mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in logged}
     choices = " or ".join(f"{name!r}{mode[name]}" for name in of_epochs or logged)
     if not of_epochs:

@@ -51,8 +51,8 @@ class Fit:
         injection: What is set on the program.
         step_of_logs: Returns the step under which Lightning logs a metric now.
         lacks_monitor: Whether neither the program nor the registered job names a metric.
-        reports_after_epoch: Whether the first validation has not logged the metric.
-        logged_before: The metric as the last validation began: what training has logged.
+        reports_after_epoch: Whether the first validation did not log the metric.
+        value_before: The metric's value as the latest validation began; None if there was none.
         has_reported: Whether this fit, not only an earlier one of its trial, has reported.
     """
 
@@ -73,7 +73,7 @@ class Fit:
         self.injection = Injection(module)
         self.step_of_logs = step_of_logs(trainer)
         self.reports_after_epoch = False
-        self.logged_before: Any = None
+        self.value_before: Any = None
         self.lacks_monitor = False
         self.has_reported = False
         self._mistake: ZeusConfigError | None = None  # of the program, found as training ended

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import Strategy
 
 from zeus_lightning.errors import ZeusConfigError
 from zeus_lightning.messages import Hardware
-from zeus_lightning.meters import EnergyMeter, Reading, open_meter
+from zeus_lightning.meters import EnergyMeter, HasPowerLimits, Reading, open_meter
 from zeus_lightning.meters.combined import CombinedMeter
 from zeus_lightning.run.ranks import gather, on_every_rank, rank_of, ranks_text, sum_over_ranks
 
@@ -178,8 +178,7 @@ class RunMeter:
 
         Uses no collective: `ZeusPowerLimitCallback` sets the same limit on all ranks.
         """
-        limits_w = getattr(self._meter, "power_limits_w", None)  # of a `GpuMeter`
-        return limits_w() if limits_w else None
+        return self._meter.power_limits_w() if isinstance(self._meter, HasPowerLimits) else None
 
     def host_load(self) -> float:
         """The load average of this rank's host per core, as the mean over the calls so far."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,10 +38,11 @@ logger = logging.getLogger(__name__)
 POOL_SIZE = 16
 """Database connections per process, at most; they are opened when they are needed."""
 
-SQLITE_POLLS = 50
-SQLITE_POLL_S = 0.001
-"""How often an attempt tries to take SQLite's write lock, and the pauses in between. SQLite's own
-waiting would block the whole worker; a pause lets other requests run."""
+SQLITE_WAIT_S = 0.05
+"""How long an attempt waits for SQLite's write lock."""
+
+SQLITE_PAUSE_S = 0.001
+"""Before it tries to take the lock again. SQLite's own waiting would block the whole worker."""
 
 SQLITE_BUSY = "SQLITE_BUSY"
 
@@ -327,20 +327,16 @@ def _set_up_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("read_only", False):
-            connection.exec_driver_sql("BEGIN")
-            return
-        driver: Any = connection.connection.dbapi_connection
-        for _ in range(SQLITE_POLLS):
+        read_only = connection.get_execution_options().get("read_only", False)
+        end = time.monotonic() + SQLITE_WAIT_S
+        while True:
             try:
-                driver.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                if error_code(error) != SQLITE_BUSY:
-                    break
-                time.sleep(SQLITE_POLL_S)
-            else:
-                return
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # its error is raised as SQLAlchemy does
+                connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                break
+            except exc.OperationalError as error:
+                if error_code(error.orig) != SQLITE_BUSY or time.monotonic() > end:
+                    raise
+            time.sleep(SQLITE_PAUSE_S)
 
 
 def _file(url: URL) -> tuple[int, ...] | None:

@@ -8,8 +8,11 @@ import socket
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -28,7 +31,9 @@ from waiting import LIMIT_S, wait_until
 from zeus_service import optimizer
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs, queries
+from zeus_service.db import session as session_module
 from zeus_service.db.session import transaction, use_case
+from zeus_service.db.tables import db
 from zeus_service.errors import Contended, ReportConflict
 
 
@@ -222,3 +227,40 @@ def test_all_transactions_of_a_request_share_one_deadline(
                 conflict(job_id)
     assert time.monotonic() - began < 3.5
     assert attempts.count("one") > attempts.count("two")
+
+
+@contextmanager
+def locked_file() -> Iterator[None]:
+    """Another connection has the write lock of the SQLite file."""
+    with closing(sqlite3.connect(str(db.engine.url.database), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@on_sqlite
+@pytest.mark.usefixtures("app")
+def test_an_attempt_waits_briefly_for_a_locked_file_even_if_each_pause_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = []
+
+    def long_pause(seconds: float) -> None:  # as in a worker that has much to do
+        pauses.append(seconds)
+        time.sleep(0.02)
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=long_pause)
+    monkeypatch.setattr(session_module, "time", clock)
+    with locked_file(), pytest.raises(OperationalError, match="locked"), transaction():
+        pass
+    assert 1 <= len(pauses) <= 3
+
+
+@on_sqlite
+@pytest.mark.usefixtures("app")
+def test_a_connection_that_lets_sqlite_wait_waits_once() -> None:
+    with locked_file(), db.engine.connect() as connection:
+        connection.connection.dbapi_connection.execute("PRAGMA busy_timeout = 1000")
+        began = time.monotonic()
+        with pytest.raises(OperationalError, match="locked"):
+            connection.begin()
+    assert time.monotonic() - began < 10
