@@ -84,7 +84,7 @@ def drop_dataloaders(trainer: Trainer) -> None:
 def name_of_batch_metric(trainer: Trainer, metric: str) -> str | None:
     """The name by which training logs a metric for each batch; None if it is another metric.
 
-    It is another one if validation logs it, too, since that value replaces the last batch's.
+    If validation also logs it, its value is validation's, which replaces the last batch's.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
     for log in (each.meta for each in epoch_loop.val_loop._results.result_metrics):
