@@ -41,7 +41,12 @@ class MariaDbCluster(Running):
         user = user_of_servers()
         if user:
             shutil.chown(self._folder, user["user"])
-        data = ["--no-defaults", f"--datadir={self._folder / 'data'}"]
+        # As it starts, a server deletes the temporary tables of others that share its tmpdir.
+        data = [
+            "--no-defaults",
+            f"--datadir={self._folder / 'data'}",
+            f"--tmpdir={self._folder}",
+        ]
         access = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         log = self._folder / "server.log"
         with log.open("wb") as output:
@@ -61,7 +66,6 @@ class MariaDbCluster(Running):
                     "--bind-address=127.0.0.1",
                     f"--port={self.port}",
                     f"--socket={self._folder / 'socket'}",
-                    f"--tmpdir={self._folder}",
                     "--skip-name-resolve",
                     # data that nobody needs after a crash
                     "--innodb-flush-log-at-trx-commit=0",
