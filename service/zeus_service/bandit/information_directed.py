@@ -5,7 +5,7 @@ takes, on any hardware, times what an epoch costs on its own. `outlook.py` has t
 whether a run converges. A run that was stopped early was either slow or would never have converged:
 it counts as a failure with the probability of the latter.
 
-**Choice.** The batch size `i` with the smallest `regret[i]^2.5 / information[i]` is chosen. The
+**Choice.** The batch size `i` with the smallest `regret[i]^2 / information[i]` is chosen. The
 regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
 retries and early stops included. The information is what the run's epochs, and the cost of its
 epochs, are expected to tell about which batch size is the best. If a quantity with the posterior
@@ -15,10 +15,11 @@ in `k` trials, that is
     -log(1 - v / (total + sigma^2 / k))
 
 twice the mutual information if all are normal; trials of `i` that are running count. All are
-estimated from draws of the posterior. Exploration ends by itself once no run would change the
-choice. Until a run has converged, all trials get the default, or the nearest to it of the batch
-sizes that failed least. Source: Russo and Van Roy, "Learning to optimize via information-directed
-sampling", Operations Research 66(1), 2018, where the exponent is 2 and two actions are mixed.
+estimated from draws of the posterior. An estimate below `LEAST_INFORMATION` is raised to it, so
+that the regret decides. Exploration ends by itself once no run would change the choice. Until a run
+has converged, all trials get the default, or the nearest to it of the batch sizes that failed
+least. Source: Russo and Van Roy, "Learning to optimize via information-directed sampling",
+Operations Research 66(1), 2018, where two actions are mixed.
 
 **Early stop.** The threshold is `beta_knob` times the estimated cost of the best batch size on the
 run's hardware, which one lucky run does not lower; but at least two standard deviations above the
@@ -74,9 +75,10 @@ from zeus_service.bandit.policy import (
 )
 from zeus_service.bandit.spec import Hardware, JobSpec
 
-DRAWS = 256
-REGRET_EXPONENT = 2.5
-"""2 in the source. A larger exponent explores less, and nearer to the best batch size."""
+DRAWS = 192
+LEAST_INFORMATION = 0.003
+"""The lower limit of a run's information. An estimate this small is mostly chance, and so is the
+ratio of two of them."""
 TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
 """Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
@@ -120,7 +122,7 @@ class InformationDirectedPolicy:
         if posterior is None:
             why: Why = "concurrent" if state["running"] else "explore"
             return Choice(_nearest_to_default(spec, state, hardware, alive), why)
-        outlook = Outlook(spec, state, hardware, posterior)
+        outlook = Outlook(spec, state, hardware, posterior, is_alive)
         best = outlook.best(alive)
         drawn = posterior.draw(DRAWS, rng)
         never = rng.random(DRAWS) < outlook.never[:, None]
@@ -142,7 +144,7 @@ class InformationDirectedPolicy:
         information += information_gain(
             drawn.epoch_cost.T[alive], is_best, epoch_cost.noise_variance, running
         )
-        ratio = np.maximum(regret, 0) ** REGRET_EXPONENT / np.maximum(information, 1e-9)
+        ratio = np.maximum(regret, 0) ** 2 / np.maximum(information, LEAST_INFORMATION)
         chosen = alive[np.argmin(ratio)]
         best_of_all = outlook.best(np.flatnonzero(is_alive))
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best_of_all else "explore")
@@ -178,7 +180,8 @@ class InformationDirectedPolicy:
         posterior = infer_costs(spec, state, hardware)
         if posterior is None:
             return math.inf
-        log_bound = log_cost_bound(spec, state, hardware, posterior)
+        is_alive = find_alive(spec, state, hardware)
+        log_bound = log_cost_bound(spec, state, hardware, posterior, is_alive)
         return math.exp(min(log_bound, 700.0)) if math.isfinite(log_bound) else math.inf
 
     def best_batch_size(self, spec: JobSpec, state: State, hardware: Hardware) -> int | None:
@@ -187,10 +190,11 @@ class InformationDirectedPolicy:
         if posterior is None:  # even without a cost, some may have converged
             pairs = zip(spec.batch_sizes, state["ever_converged"], strict=True)
             return next((batch_size for batch_size, ever in pairs if ever), None)
-        alive = np.flatnonzero(find_alive(spec, state, hardware))
-        if not len(alive):
+        is_alive = find_alive(spec, state, hardware)
+        if not is_alive.any():
             return None
-        return int(spec.batch_sizes[Outlook(spec, state, hardware, posterior).best(alive)])
+        outlook = Outlook(spec, state, hardware, posterior, is_alive)
+        return int(spec.batch_sizes[outlook.best(np.flatnonzero(is_alive))])
 
     def describe(self, spec: JobSpec, state: State, hardware: Hardware) -> list[ArmEstimate]:
         """Mean and deviation of each batch size's cost, `exp(f + noise)`, which is log-normal.

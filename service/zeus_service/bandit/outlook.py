@@ -9,9 +9,9 @@ posterior starts from the rate of all of them.
 
 A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
 Before its own tries, the former is as likely as the tries of the others make it, which count half
-for each octave of distance, and together as at most two tries. A failure beyond all batch sizes
-that have ever converged counts in full for those still further out. Between two that have
-converged, almost every batch size does: `PRIOR_NEVER_BETWEEN`.
+for each octave of distance, and together as at most two tries. Between two that have
+converged, almost every batch size does: `PRIOR_NEVER_BETWEEN`. Above the largest and below the
+smallest that has converged, the probability of never converging does not fall with the distance.
 
 One that has converged may never do so again: the data have grown, or the memory is smaller. How
 likely that is follows from its failures in a row in the same way.
@@ -63,12 +63,18 @@ class Outlook:
     """
 
     def __init__(
-        self, spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
+        self,
+        spec: JobSpec,
+        state: State,
+        hardware: Hardware,
+        posterior: CostPosterior,
+        is_alive: NDArray[np.bool_],
     ) -> None:
         self._posterior = posterior
         self.never, rate = failure_probabilities(spec, state, hardware)
         self._log_unit = float(posterior.mean[posterior.has_converged].min())
-        self._log_bound = log_cost_bound(spec, state, hardware, posterior) - self._log_unit
+        log_bound = log_cost_bound(spec, state, hardware, posterior, is_alive)
+        self._log_bound = log_bound - self._log_unit
         self._failure = math.exp(min(self._log_bound, math.log(COST_OF_FAILURE)))
         self.log_retries = np.log1p(rate / (1 - rate) * self._failure)
         self._failing = self.never + (1 - self.never) * rate
@@ -101,18 +107,25 @@ def information_gain(
 ) -> Floats:
     """(n,), what one more run of each batch size tells about which one is the best.
 
+    The means of so few draws also differ by chance, so that part of the variance between them is
+    subtracted (epsilon squared; Kelley, "An unbiased correlation ratio measure", PNAS 21, 1935).
+    An entry can be negative: in a sum, it cancels what chance adds to others.
+
     Args:
-        values: (n, draws), draws of the expected value of what a run shows.
+        values: (n, draws), draws of the expected value of what a run shows; more draws than n.
         is_best: (n, draws), 1 where a batch size is the best in a draw, else 0.
         noise_variance: Of a run's value around its expectation.
         running: (n,), trials that will show the same.
     """
     is_best = is_best[is_best.any(axis=1)]
     times = is_best.sum(axis=1)
+    groups, draws = is_best.shape
     mean_if_best = values @ is_best.T / times
     deviation = mean_if_best - values.mean(axis=1)[:, None]
-    explained = np.square(deviation) @ (times / is_best.shape[1])
+    between = np.square(deviation) @ (times / draws)
     total = values.var(axis=1)
+    by_chance = (groups - 1) / (draws - groups) * (total - between)
+    explained = between - by_chance
 
     def after(runs: NDArray[np.intp]) -> Floats:
         noise = noise_variance / np.maximum(runs, 1)
@@ -166,15 +179,9 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     pooled = of_ever / of_tries
     rate = (POOLED_TRIES * pooled + failed) / (POOLED_TRIES + tries)
 
-    of_failures = of_successes = _neighbour_weights(tuple(spec.batch_sizes))
-    known = np.flatnonzero(ever)
-    if known.size:
-        index = np.arange(len(ever))
-        beyond = (index > known[-1])[None, :] & (index[:, None] > index)
-        beyond |= (index < known[0])[None, :] & (index[:, None] < index)
-        of_failures = np.where(beyond, 1.0, of_failures)
-    failures_near = of_failures @ np.where(ever, 0, failed)
-    successes_near = of_successes @ converged
+    weights = _neighbour_weights(tuple(spec.batch_sizes))
+    failures_near = weights @ np.where(ever, 0, failed)
+    successes_near = weights @ converged
     scale = NEIGHBOUR_TRIES / np.maximum(failures_near + successes_near, NEIGHBOUR_TRIES)
     failures = PRIOR_FAILURES + scale * failures_near
     before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
@@ -187,16 +194,24 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     bad_luck_in_a_row = np.maximum(otherwise, LEAST_RATE_IN_A_ROW) ** in_a_row
     bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
     never: Floats = before / (before + (1 - before) * bad_luck)
+    known = np.flatnonzero(ever)
+    if known.size:
+        for further_out in never[known[-1] + 1 :], never[: known[0]][::-1]:
+            np.maximum.accumulate(further_out, out=further_out)
     return never, np.where(ever, rate, pooled)
 
 
 def log_cost_bound(
-    spec: JobSpec, state: State, hardware: Hardware, posterior: CostPosterior
+    spec: JobSpec,
+    state: State,
+    hardware: Hardware,
+    posterior: CostPosterior,
+    is_alive: NDArray[np.bool_],
 ) -> float:
     """The logarithm of the early-stopping threshold in joules; infinite if there is none."""
     if spec.beta_knob is None or not posterior.is_measured:
         return math.inf
-    known = posterior.has_converged & find_alive(spec, state, hardware)
+    known = posterior.has_converged & is_alive
     if not known.any():
         return math.inf
     best = np.flatnonzero(known)[lowest(posterior.mean[known])]

@@ -18,6 +18,16 @@ def test_a_run_tells_nothing_that_does_not_depend_on_which_is_the_best() -> None
     assert gain == pytest.approx(0, abs=1e-3)
 
 
+def test_what_few_draws_show_by_chance_is_not_information() -> None:
+    """Ten batch sizes are each the best in about 20 draws, whose means differ by chance."""
+    rng, gains = np.random.default_rng(0), []
+    for _ in range(400):
+        best_index = rng.integers(10, size=200)
+        is_best = (best_index == np.arange(10)[:, None]).astype(float)
+        gains.append(information_gain(rng.normal(size=(2, 200)), is_best, 0.1, NONE_RUNNING))
+    assert np.mean(gains) == pytest.approx(0, abs=2e-3)
+
+
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 def test_a_run_tells_less_if_it_is_noisy_and_while_others_will_tell_the_same(
     noise: float,
