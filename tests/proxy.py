@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,18 @@ def _kind(method: str, path: str) -> str:
         return "list"
     last = path.partition("?")[0].rpartition("/")[2]
     return {"jobs": "job", "trials": "start", "reports": "report"}.get(last, last)
+
+
+class QuietHTTPServer(ThreadingHTTPServer):
+    """Prints nothing of a connection that has ended.
+
+    The thread that serves it may outlive its test, and would print into the output of another one.
+    """
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print other errors."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class Proxy(Running):
@@ -86,7 +99,7 @@ class Proxy(Running):
                 pass
 
         self.seen = seen
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = QuietHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def count(self, kind: str) -> int:

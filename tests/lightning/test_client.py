@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from programs import new_job
+from proxy import QuietHTTPServer
 from records import hardware, job_spec, report, trial_start
 from service_process import ServiceProcess, free_port
 
@@ -71,7 +72,7 @@ class Server:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        with QuietHTTPServer(("127.0.0.1", 0), Handler) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
             yield f"http://127.0.0.1:{server.server_port}"

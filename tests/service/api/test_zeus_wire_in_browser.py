@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 from playwright.sync_api import sync_playwright
+from proxy import QuietHTTPServer
 from service.api.wires import Wire, zeus_job
 from service.pages.conftest import ARGUMENTS, CHROMIUM
 from service_process import ServiceProcess
@@ -46,7 +47,7 @@ def page_of_another_site() -> Iterator[int]:
         def log_message(self, *_arguments: Any) -> None:
             """Keep stderr clean."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with QuietHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
