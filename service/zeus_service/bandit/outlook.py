@@ -9,9 +9,9 @@ posterior starts from the rate of all of them.
 
 A batch size that has not converged yet either never will, or had as much bad luck as it has failed.
 Before its own tries, the former is as likely as the tries of the others make it, which count half
-for each octave of distance, and together as at most two tries. Between two that have
-converged, almost every batch size does: `PRIOR_NEVER_BETWEEN`. Above the largest and below the
-smallest that has converged, the probability of never converging does not fall with the distance.
+for each octave of distance, and together as at most two tries. Between two that have converged,
+almost every batch size does: `PRIOR_NEVER_BETWEEN`. Above the largest and below the smallest that
+has converged, the probability of never converging does not fall with the distance.
 
 One that has converged may never do so again: the data have grown, or the memory is smaller. How
 likely that is follows from its failures in a row in the same way.
