@@ -1,4 +1,7 @@
-"""Ends that change, so that their job is replayed: trials that run again, and baselines.
+"""A job's state and savings, rebuilt from its trials.
+
+They are when an end changes: a trial runs again, or a baseline has reached the target that its job
+has learned. The command `rebuild` does it on demand.
 
 A baseline is a run with the default batch size that trains to completion; its job learns the target
 from some of these. Those that have reached it end there afterwards, as if it had been known:
