@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from scripts import ScriptProcess
 from service_process import free_port
+from waiting import wait_until
 
 SCRIPT = Path(__file__).parent / "lightning" / "train_on_ranks.py"
 DEADLINE_S = 300  # of a loaded machine; a hang lasts for ever
@@ -80,13 +82,25 @@ def running_ranks(
 
 
 def run_ranks(folder: Path, scenarios: Mapping[str, str], **arguments: Any) -> int:
-    """Run scenarios to their end; see `running_ranks`. A hang is a failure.
+    """Run scenarios to the end of each rank; see `running_ranks`. A hang is a failure.
 
     Returns:
         The highest exit status of the nodes; a signal's is positive too.
     """
     with running_ranks(folder, scenarios, **arguments) as processes:
-        return max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
+        status = max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
+        # a node's first rank does not wait for its others, which may still write what they saw
+        wait_until(lambda: not any(_is_running(process.pid) for process in processes))
+        return status
+
+
+def _is_running(group: int) -> bool:
+    """Whether a process of a group has not ended."""
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:
