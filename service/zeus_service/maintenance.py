@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from zeus_service.bandit.spec import JobSpec
 from zeus_service.db import jobs, savings
-from zeus_service.db.replay import Replay
+from zeus_service.db.rebuild import Rebuilt
 from zeus_service.db.session import now, use_case
 from zeus_service.db.tables import Era, Job, PowerProfile, Report, Trial
 from zeus_service.errors import Contended, JobBusy
@@ -96,7 +96,7 @@ def rebuild(job_id: str) -> bool:
     """
     while True:
         job, spec, rows, profiles = _history(job_id)
-        same = _store(job_id, job, spec, Replay(spec, rows, profiles))
+        same = _store(job_id, job, spec, Rebuilt(spec, rows, profiles))
         if same is not None:
             return same
 
@@ -188,13 +188,13 @@ def _store(
     job_id: str,
     read: Job,
     spec: JobSpec,
-    replay: Replay,
+    rebuilt: Rebuilt,
 ) -> bool | None:
-    """Store a replay; return whether it was the same, or None if it is not up to date."""
+    """Store what was rebuilt; return whether it was the same, or None if it is out of date."""
     job = jobs.lock(session, job_id)
     if (job.key, job.sequence) != (read.key, read.sequence):
         return None
-    return replay.store(session, job, spec)
+    return rebuilt.store(session, job, spec)
 
 
 def _paced(transaction: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

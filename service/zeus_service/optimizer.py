@@ -26,7 +26,7 @@ from zeus_service.bandit.policy import UNBOUNDED, Choice, NoBatchSizeLeft, alway
 from zeus_service.bandit.spec import Hardware, JobSpec
 from zeus_service.bandit.stopping import Decision
 from zeus_service.db import jobs, queries, tables
-from zeus_service.db.replay import complete_baseline, revive
+from zeus_service.db.rebuild import complete_baseline, revive
 from zeus_service.db.session import after_commit, unix_now, use_case
 from zeus_service.db.tables import MAX_REASON, Job, Trial
 from zeus_service.errors import (

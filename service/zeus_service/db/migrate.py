@@ -4,9 +4,7 @@ The functions raise `Unusable` if the database cannot be opened or read, or has 
 cannot work with. What else an operator may need, Flask-Migrate has: `flask --app zeus_service db`.
 """
 
-import contextlib
 import functools
-import os
 import sqlite3
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from flask import Flask, current_app
 from sqlalchemy.orm import Session
 
 from zeus_service.config import current_config
-from zeus_service.db.session import cause, use_case
+from zeus_service.db.session import cause, create_sqlite_file, use_case
 from zeus_service.db.tables import db
 from zeus_service.errors import Unusable
 
@@ -45,7 +43,7 @@ def upgrade(app: Flask) -> None:
     with app.app_context():
         if path := current_config().sqlite_path:
             try:
-                _create_sqlite_file(path)
+                create_sqlite_file(path)
             except (OSError, sqlite3.Error) as error:
                 raise Unusable(
                     f"cannot open {_shown()}: {error}; set ZEUS_BSO_DATABASE_URL to a file that "
@@ -103,24 +101,6 @@ def check_revision() -> None:
         f"{_shown()} is at revision {found}, but this version of zeus-service needs {head}: "
         f"{remedy}"
     )
-
-
-def _create_sqlite_file(path: Path) -> None:
-    """Create an SQLite file if it does not exist, and set up what connections share.
-
-    Its owner alone may read it, whatever the umask is: it has the key that signs cookies. SQLite
-    gives the same mode to the files beside it.
-
-    Raises:
-        OSError, sqlite3.Error: It cannot be created, opened or written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
-        connection.execute("PRAGMA auto_vacuum = FULL")  # only in a file without tables
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA user_version = 0")  # fails if it cannot be written
 
 
 def _shown() -> str:

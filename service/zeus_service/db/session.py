@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -261,6 +263,24 @@ def set_up(engine: Engine) -> None:
     def replace_connections(context: ExceptionContext) -> None:
         if error_code(context.original_exception) in _READ_ONLY:
             context.is_disconnect = True  # new ones may reach the server that writes
+
+
+def create_sqlite_file(path: Path) -> None:
+    """Create an SQLite file if it does not exist, and set up what its connections share.
+
+    Its owner alone may read it, whatever the umask is: it has the key that signs cookies. SQLite
+    gives the same mode to the files beside it.
+
+    Raises:
+        OSError, sqlite3.Error: It cannot be created, opened or written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        connection.execute("PRAGMA auto_vacuum = FULL")  # only in a file without tables
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA user_version = 0")  # fails if it cannot be written
 
 
 def _engine() -> Engine:

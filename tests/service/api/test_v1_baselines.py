@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def any_service(service: ServiceProcess) -> ServiceProcess:
-    """SQLite is enough: `db/test_replay.py` compares baselines on each of the databases."""
+    """SQLite is enough: `db/test_rebuild.py` compares baselines on each of the databases."""
     return service
 
 

@@ -30,7 +30,7 @@ from zeus_service.savings.power import Profiles
 _OWN_TARGET = "pass target_metric with a new job_id"
 
 
-class Replay:
+class Rebuilt:
     """A job's state and savings, as they follow from what `jobs.history` has read."""
 
     def __init__(self, spec: JobSpec, rows: Sequence[Any], profiles: Profiles) -> None:
@@ -107,7 +107,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
             _judge(spec, baseline, reports[baseline.trial_number])
         if trial.outcome == "completed":
             trial.reason = f"{own}; {_target(spec)}, not reached"[:MAX_REASON]
-        _replay(session, job, spec)
+        _rebuild(session, job, spec)
     if fault:
         trial.reason = f"{own}{fault}"[:MAX_REASON]
 
@@ -138,12 +138,12 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
     baseline.reason = reason[:MAX_REASON]
 
 
-def _replay(session: Session, job: Job, spec: JobSpec) -> None:
-    """Replay a locked job, one of whose trials has another end now than the job has folded."""
+def _rebuild(session: Session, job: Job, spec: JobSpec) -> None:
+    """Rebuild a locked job, one of whose trials has another end now than the job has folded."""
     session.flush()
     rows = jobs.history(session, job)
     job.failures = _failures(rows)
-    Replay(spec, rows, savings.default_profiles(session, job, spec)).store(session, job, spec)
+    Rebuilt(spec, rows, savings.default_profiles(session, job, spec)).store(session, job, spec)
 
 
 def _failures(rows: Sequence[Any]) -> int:
