@@ -12,10 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-from scripts import ScriptProcess
+from scripts import ScriptProcess, wait_for_groups
 from service_process import free_port
-from waiting import wait_until
 
 SCRIPT = Path(__file__).parent / "lightning" / "train_on_ranks.py"
 DEADLINE_S = 300  # of a loaded machine; a hang lasts for ever
@@ -89,18 +87,8 @@ def run_ranks(folder: Path, scenarios: Mapping[str, str], **arguments: Any) -> i
     """
     with running_ranks(folder, scenarios, **arguments) as processes:
         status = max(abs(process.wait(timeout=DEADLINE_S)) for process in processes)
-        # a node's first rank does not wait for its others, which may still write what they saw
-        wait_until(lambda: not any(_is_running(process.pid) for process in processes))
+        wait_for_groups({process.pid for process in processes})
         return status
-
-
-def _is_running(group: int) -> bool:
-    """Whether a process of a group has not ended."""
-    for process in psutil.process_iter():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
 
 
 def seen(folder: Path, scenario: str) -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from forked import CONTEXT, set_environment
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
 
 def run_here(script: Path, *arguments: object) -> None:
@@ -68,6 +69,24 @@ class ScriptProcess:
             self._process.join()
             raise subprocess.TimeoutExpired(self._arguments, timeout)
         return self._process.exitcode
+
+
+def wait_for_groups(groups: Collection[int]) -> None:
+    """Wait until no process of these groups runs any more.
+
+    A node's first rank does not wait for its others, which may still write what they saw.
+    """
+
+    def left() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                is_zombie = process.status() == psutil.STATUS_ZOMBIE
+                if os.getpgid(process.pid) in groups and not is_zombie:
+                    found.append(process)
+        return found
+
+    wait_until(lambda: not left(), lambda: f"still running: {left()}")
 
 
 def _run(

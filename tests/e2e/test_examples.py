@@ -22,7 +22,7 @@ import pytest
 import yaml
 from programs import trials
 from proxy import Proxy, Request
-from scripts import ScriptProcess, run_here
+from scripts import ScriptProcess, run_here, wait_for_groups
 from service_process import ServiceProcess, free_port
 from waiting import LIMIT_S
 
@@ -67,6 +67,7 @@ def run_forked(script: Path, *arguments: str, folder: Path, status: int = 0) -> 
     output = folder / "output"
     process = ScriptProcess(script, arguments, variables(), output, folder=ROOT)
     assert process.wait() == status, output.read_text()
+    wait_for_groups({process.pid})
     return output.read_text()
 
 

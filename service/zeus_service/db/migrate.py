@@ -39,7 +39,7 @@ def prepare(app: Flask) -> None:
 
 
 def upgrade(app: Flask) -> None:
-    """Migrate to this version's revision. A SQLite file that does not exist is created."""
+    """Migrate to this version's revision. An SQLite file that does not exist is created."""
     with app.app_context():
         if path := current_config().sqlite_path:
             try:

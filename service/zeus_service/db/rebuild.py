@@ -1,7 +1,7 @@
 """A job's state and savings, rebuilt from its trials.
 
-They are when an end changes: a trial runs again, or a baseline has reached the target that its job
-has learned. The command `rebuild` does it on demand.
+They are rebuilt when an end changes: a trial runs again, or a baseline has reached the target that
+its job has learned. The command `rebuild` does it on demand.
 
 A baseline is a run with the default batch size that trains to completion; its job learns the target
 from some of these. Those that have reached it end there afterwards, as if it had been known:
@@ -139,7 +139,7 @@ def _judge(spec: JobSpec, baseline: Trial, reports: Sequence[Any]) -> None:
 
 
 def _rebuild(session: Session, job: Job, spec: JobSpec) -> None:
-    """Rebuild a locked job, one of whose trials has another end now than the job has folded."""
+    """Rebuild what a locked job makes of its trials: the end of one has changed."""
     session.flush()
     rows = jobs.history(session, job)
     job.failures = _failures(rows)

@@ -64,7 +64,7 @@ def take_back(session: Session, job: Job, trial: Trial, others: Iterable[Any]) -
 
 
 def replace(session: Session, job: Job, ledger: dict[str, Any], eras: Sequence[Era]) -> bool:
-    """Replace a locked job's savings by those of a replay; return whether these are the same.
+    """Replace a locked job's savings by rebuilt ones; return whether these are the same.
 
     Sums may differ by rounding. Eras may get other numbers: a trial that runs again ends later than
     the one that had opened its era.

@@ -1,7 +1,7 @@
 """Sessions, the connections they use, and the database's clock.
 
 A use case is carried out whole, in one transaction, or not at all. How connections are opened, set
-up and pooled depends on the database.
+up and pooled depends on the database; an SQLite file is created here.
 
 Stored instants come from the database's clock and are compared with it alone, so the clocks of the
 replicas do not matter.

@@ -60,7 +60,7 @@ def test_two_that_deadlock_are_both_carried_out_once(app: Flask) -> None:
         futures = [pool.submit(in_thread, *pair) for pair in (("one", "two"), ("two", "one"))]
         for future in futures:
             future.result(timeout=LIMIT_S)
-    assert len(attempts) >= 3  # the one that begins again can be faster, and deadlock again
+    assert len(attempts) >= 3  # more if the one that begins again overtakes the one that waits
     assert (trials_of("one"), trials_of("two")) == (2, 2)
 
 
@@ -225,7 +225,7 @@ def test_all_transactions_of_a_request_share_one_deadline(
         for job_id in ("one", "two"):
             with pytest.raises(Contended):
                 conflict(job_id)
-    assert time.monotonic() - began < 3.5
+    assert time.monotonic() - began < 3.9  # with a deadline each, at least 4
     assert attempts.count("one") > attempts.count("two")
 
 
@@ -242,17 +242,15 @@ def locked_file() -> Iterator[None]:
 def test_an_attempt_waits_briefly_for_a_locked_file_even_if_each_pause_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pauses = []
-
-    def long_pause(seconds: float) -> None:  # as in a worker that has much to do
-        pauses.append(seconds)
-        time.sleep(0.02)
-
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=long_pause)
+    pauses: list[float] = []
+    clock = SimpleNamespace(
+        monotonic=lambda: 0.02 * len(pauses),  # as in a worker that has much to do
+        sleep=pauses.append,
+    )
     monkeypatch.setattr(session_module, "time", clock)
     with locked_file(), pytest.raises(OperationalError, match="locked"), transaction():
         pass
-    assert 1 <= len(pauses) <= 3
+    assert len(pauses) == 3
 
 
 @on_sqlite

@@ -85,7 +85,7 @@ def test_a_locked_job_holds_up_no_others(kind: str, tmp_path: Path) -> None:
                 ):
                     assert call(service, method, path, json=body).ok, (method, path)
                 assert "zeus_bso_database_up 1.0" in call(service, "GET", "/metrics").text
-            assert waiting_sessions() == 1
+            assert waiting_sessions() <= 1  # none between two attempts
             assert not any(each.done() for each in blocked)
         statuses = [each.result().status_code for each in blocked]
     assert statuses == [201] * POOL_SIZE + [200] * POOL_SIZE

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from waiting import wait_until
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.cli import main
 
@@ -173,7 +174,7 @@ def test_two_dask_workers_print_what_one_process_prints() -> None:
     assert len(worked) == 2
     assert os.getpid() not in worked
     assert result.stdout == simulate(*arguments).stdout
-    assert not any(map(psutil.pid_exists, pids.values()))
+    wait_until(lambda: not any(map(psutil.pid_exists, pids.values())))
 
 
 def test_without_dask_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
