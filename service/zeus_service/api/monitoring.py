@@ -1,8 +1,8 @@
 """What an operator's tools see: health, readiness, metrics, and a log line for each request.
 
-Counters are summed over a server's workers by prometheus-client's files, start from 0 with the
-server, and add up over replicas. Gauges are read from the database at a scrape, and are the same on
-every replica. All are totals: none has a series for each job.
+The counters, of `counters.py`, are summed over a server's workers by prometheus-client's files,
+start from 0 with the server, and add up over replicas. Gauges are read from the database at a
+scrape, and are the same on every replica. All are totals: none has a series for each job.
 """
 
 import functools
