@@ -268,8 +268,8 @@ def set_up(engine: Engine) -> None:
 def create_sqlite_file(path: Path) -> None:
     """Create an SQLite file if it does not exist, and set up what its connections share.
 
-    Its owner alone may read it, whatever the umask is: it has the key that signs cookies. SQLite
-    gives the same mode to the files beside it.
+    Only its owner may read it, whatever the umask is: it has the key that signs cookies. The files
+    that SQLite creates next to it get the same mode.
 
     Raises:
         OSError, sqlite3.Error: It cannot be created, opened or written.
