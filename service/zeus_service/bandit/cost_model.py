@@ -16,6 +16,7 @@ threshold, the curve has changed: what was known of it is forgotten, except the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,17 +34,18 @@ EPOCHS = Prior(
     slopes=(0.1, 0.3, 0.7, 1.5),
     noises=(0.01, 0.03, 0.08, 0.2, 0.4),
     knee_residuals=((0.03, 0.02), (0.12, 0.06)),
-    any_curve_residual=(0.4, 0.2),
 )
 EPOCH_COST = Prior(
     slopes=(-0.2, -0.45, -0.7),
     noises=(0.01, 0.03, 0.1),
     knee_residuals=((0.05, 0.03), (0.2, 0.15)),
-    any_curve_residual=(0.4, 0.2),
 )
 
-OUTLIER = 0.01
-"""A lone value is left out if the other runs give a larger one a probability below this."""
+OUTLIER_RATIO = 1.9
+"""A lone value is left out only if it is at least so many times the geometric mean of every other
+batch size."""
+OUTLIER_PROBABILITY = 0.01
+"""A lone value is left out only if the other runs give a larger one a probability below this."""
 
 DRIFT_ALLOWANCE = 0.75
 """Subtracted from each surprise, in standard deviations, as noise."""
@@ -193,8 +195,10 @@ def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
 def without_outlier(spec: JobSpec, epochs: State) -> State:
     """The curve of the epochs without its largest value, if that is an outlier.
 
-    It is one if its batch size has had no other run that converged, and the other runs, at least
-    two, make such a value unlikely. So the batch size is tried again, and then both values count.
+    It is one if its batch size has had no other run that converged, it is far larger than those of
+    all other batch sizes, and the other runs, at least two, make such a value unlikely. So the
+    batch size is tried again, and then both values count. The ratio is checked first: it saves most
+    decisions a second inference.
     """
     weight, mean_log = epochs["weight"], epochs["mean_log"]
     if sum(weight) <= 2:
@@ -203,8 +207,11 @@ def without_outlier(spec: JobSpec, epochs: State) -> State:
     if weight[largest] > 1:
         return epochs
     others = {**epochs, "weight": [*weight[:largest], 0.0, *weight[largest + 1 :]]}
+    next_largest = max(mean for mean, each in zip(mean_log, others["weight"], strict=True) if each)
+    if mean_log[largest] < next_largest + math.log(OUTLIER_RATIO):
+        return epochs
     probability = infer(others, spec.batch_sizes, EPOCHS).exceeds(largest, mean_log[largest])
-    return others if probability < OUTLIER else epochs
+    return others if probability < OUTLIER_PROBABILITY else epochs
 
 
 def epoch_cost_posterior(spec: JobSpec, curves: dict[str, State], key: str) -> Posterior | None:

@@ -57,15 +57,17 @@ Curve = tuple[float, ...]
 """The expected logarithm for each batch size."""
 
 KNEES = 13
+ANY_CURVE_RESIDUAL = 0.4, 0.2
+"""Standard deviations of the residual, smooth and rough, of a curve of any shape."""
 ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
-UNLIKELY = 20.0
-"""Before stopped runs are considered, points of the grid are left out whose log likelihood is this
-much below the largest."""
-LEAST_SHARE = 1e-4
-"""Points of the grid with a smaller share of the posterior are left out."""
+UNLIKELY = 10.0
+"""Points of the grid whose log likelihood, before stopped runs are considered, is so far below the
+largest are left out."""
+LOGISTIC_SCALE = 1.702
+"""That with which the logistic function is nearest to the normal distribution function."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,11 @@ class Prior:
         noises: Standard deviation of the logarithm between runs.
         knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; all of them
             are equally likely.
-        any_curve_residual: Those of a curve of any shape.
     """
 
     slopes: tuple[float, ...]
     noises: tuple[float, ...]
     knee_residuals: tuple[tuple[float, float], ...]
-    any_curve_residual: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -181,25 +181,27 @@ def lowest(values: Floats) -> int:
 
 def normal_cdf(value: Floats) -> Floats:
     """The normal distribution function to within 0.01, with heavier tails."""
-    result: Floats = 1 / (1 + np.exp(-np.clip(1.702 * value, -500, 500)))
+    result: Floats = (1 + np.tanh(LOGISTIC_SCALE / 2 * value)) / 2
     return result
 
 
 class _Grid(NamedTuple):
-    """The curves that are considered, with `p` priors of their residual.
+    """The curves that are considered, with `m` pairs of a residual's prior and a noise.
 
     Args:
         shapes: (k, n), expected logarithms, but for the offset.
-        features: (p, n, r), whose coefficients are standard normal but for the last, the offset.
+        features: (m, n, r), whose coefficients are standard normal but for the last, the offset.
             The smooth part of the residual is a sum of bumps of equal width, whose covariance is
             `smooth^2 * exp(-d^2 / 2)`: to 1.5 % if their distance is an octave.
-        rough: (p, n), variances of the rest of the residual.
-        log_share: (p, k), logarithms of the prior probabilities, up to a common summand.
+        rough: (m, n), variances of the rest of the residual.
+        noises: (m,), standard deviations of a run's logarithm.
+        log_share: (m, k), logarithms of the prior probabilities, up to a common summand.
     """
 
     shapes: Floats
     features: Floats
     rough: Floats
+    noises: Floats
     log_share: Floats
 
 
@@ -234,13 +236,8 @@ def _infer(
 ) -> Posterior:
     grid = _grid(batch_sizes, prior)
     if elsewhere is not None:
-        grid = _with_elsewhere(grid, batch_sizes, elsewhere)
-    shapes = grid.shapes
-    noises = np.tile(prior.noises, len(grid.rough))  # (m,): p priors with each noise
-    features, rough, log_share = (
-        np.repeat(each, len(prior.noises), axis=0)
-        for each in (grid.features, grid.rough, grid.log_share)
-    )
+        grid = _with_elsewhere(grid, batch_sizes, prior.noises, elsewhere)
+    shapes, features, rough, noises, log_share = grid
     variances = noises[:, None] ** 2
     weight = np.array(weights)
     seen = weight > 0
@@ -281,20 +278,21 @@ def _infer(
         spread = np.square(factors[:, cut]).sum(axis=2) + own[:, cut] + variances
         deviation = np.sqrt(spread)[group]
         stopped_at = np.array(stopped_mean_logs)[cut]
-        exceeds = normal_cdf((means[:, cut] - stopped_at) / deviation)
-        log_likelihood += np.log(exceeds) @ stopped[cut]
+        standardized = (means[:, cut] - stopped_at) / deviation
+        exceeds = normal_cdf(standardized)
+        # The logarithm of `exceeds`, also where that is 0 by rounding.
+        log_likelihood -= np.logaddexp(0, -LOGISTIC_SCALE * standardized) @ stopped[cut]
         # The slope of log Phi. More than two stops do not move the mean any further.
-        slope = 1.702 * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
+        slope = LOGISTIC_SCALE * (1 - exceeds) * np.minimum(stopped[cut], 2) / deviation
         step = np.einsum("kc,kcr->kr", slope, factors[:, cut][group])
         means = means + np.einsum("kr,knr->kn", step, factors[group])
         means[:, cut] += slope * own[:, cut][group]
     share = np.exp(log_likelihood - log_likelihood.max())
     share /= share.sum()
-    kept = share > LEAST_SHARE
     return Posterior(
-        share[kept] / share[kept].sum(),
-        means[kept],
-        group[kept],
+        share,
+        means,
+        group,
         factors,
         own,
         noises,
@@ -310,32 +308,40 @@ def _grid(batch_sizes: tuple[float, ...], prior: Prior) -> _Grid:
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
     slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
     shapes = np.vstack([np.logaddexp(0, slope * (octave - knee)), np.zeros(len(octave))])
-    residuals = (*prior.knee_residuals, prior.any_curve_residual)
-    log_share = np.zeros((len(residuals), len(shapes)))
-    log_share[:-1, -1] = log_share[-1, :-1] = -np.inf
-    return _Grid(shapes, *_residual(octave, residuals), log_share)
+    residuals = (*prior.knee_residuals, ANY_CURVE_RESIDUAL)
+    features, rough, noises = _residuals(octave, residuals, prior.noises)
+    with_knee = len(prior.knee_residuals) * len(prior.noises)
+    log_share = np.zeros((len(noises), len(shapes)))
+    log_share[:with_knee, -1] = log_share[with_knee:, :-1] = -np.inf
+    return _Grid(shapes, features, rough, noises, log_share)
 
 
-def _with_elsewhere(grid: _Grid, batch_sizes: tuple[float, ...], curve: Curve) -> _Grid:
+def _with_elsewhere(
+    grid: _Grid, batch_sizes: tuple[float, ...], noises: tuple[float, ...], curve: Curve
+) -> _Grid:
     """Add the curve on other hardware."""
-    features, rough = _residual(np.log2(batch_sizes), ELSEWHERE_RESIDUALS)
+    features, rough, of_each = _residuals(np.log2(batch_sizes), ELSEWHERE_RESIDUALS, noises)
     before, shapes = grid.log_share.shape
-    log_share = np.full((before + len(rough), shapes + 1), -np.inf)
+    log_share = np.full((before + len(of_each), shapes + 1), -np.inf)
     log_share[:before, :-1] = grid.log_share
     log_share[before:, -1] = math.log(SHARE_ELSEWHERE)
     return _Grid(
         np.vstack([grid.shapes, curve]),
         np.concatenate([grid.features, features]),
         np.concatenate([grid.rough, rough]),
+        np.concatenate([grid.noises, of_each]),
         log_share,
     )
 
 
-def _residual(octave: Floats, priors: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """`_Grid.features` and `_Grid.rough` of these standard deviations."""
-    smooth, rough = np.array(priors).T
+def _residuals(
+    octave: Floats, priors: Sequence[tuple[float, float]], noises: Sequence[float]
+) -> tuple[Floats, Floats, Floats]:
+    """`_Grid.features`, `_Grid.rough` and `_Grid.noises` of these standard deviations."""
+    pairs = [(*prior, noise) for prior, noise in product(priors, noises)]
+    smooth, rough, of_each = np.array(pairs).T
     centers = np.arange(octave[0] - 2, octave[-1] + 3)
     bumps = (2 / np.pi) ** 0.25 * np.exp(-np.square(octave[:, None] - centers))
-    offset = np.ones((len(priors), len(octave), 1))
+    offset = np.ones((len(pairs), len(octave), 1))
     features = np.concatenate([smooth[:, None, None] * bumps, offset], axis=2)
-    return features, np.repeat(rough[:, None] ** 2, len(octave), axis=1)
+    return features, np.repeat(rough[:, None] ** 2, len(octave), axis=1), of_each

@@ -115,7 +115,8 @@ class InformationDirectedPolicy:
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
         is_alive = find_alive(spec, state, hardware)
-        alive = np.flatnonzero(is_alive & np.isin(spec.batch_sizes, list(usable)))
+        is_usable = [batch_size in usable for batch_size in spec.batch_sizes]
+        alive = np.flatnonzero(is_alive & is_usable)
         if not len(alive):
             raise NoBatchSizeLeft
         posterior = infer_costs(spec, state, hardware)

@@ -37,7 +37,10 @@ converges, in costs of the best batch size."""
 BOUND_DEVIATIONS = 2.0
 """The early-stop bound is at least so many standard deviations above the best batch size's cost."""
 
-PRIOR_FAILURES, PRIOR_SUCCESSES = 0.1, 0.9
+PRIOR_FAILURE = 0.1
+"""Prior probability that a run fails, and that a batch size never converges; it weighs as much as
+one try. Each of several failures in a row is bad luck at least with this probability, since bad
+luck strikes several runs at once."""
 NEIGHBOUR_TRIES = 2.0
 """All other batch sizes together count as at most this many tries."""
 POOLED_TRIES = 40.0
@@ -46,11 +49,9 @@ PRIOR_NEVER_BETWEEN = 0.003
 """Probability that a batch size between two that have converged never does."""
 PRIOR_NEVER_AGAIN = 1e-5
 """Probability that a batch size that has converged never does so again, before its failures."""
-LEAST_RATE_IN_A_ROW = 0.1
-"""In a row, runs fail at least so often by bad luck, which strikes several at once."""
 FAILURES_TO_GIVE_UP = 2
-OUT_OF_MEMORY_TO_GIVE_UP = 2
-"""Of a batch size that is larger than any that has trained, and of smaller such ones."""
+"""Failures after which a batch size is given up. Those for memory are added up over all batch sizes
+that are as large or smaller, but larger than any that has trained."""
 
 
 class Outlook:
@@ -174,8 +175,8 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     ever, converged = np.array(here["ever_converged"]), np.array(here["converged"])
     failed = np.array(here["failed"])  # tries, like `converged`; some in fractions
     tries = converged + failed
-    of_ever = PRIOR_FAILURES + np.where(ever, failed, 0).sum()
-    of_tries = PRIOR_FAILURES + PRIOR_SUCCESSES + np.where(ever, tries, 0).sum()
+    of_ever = PRIOR_FAILURE + np.where(ever, failed, 0).sum()
+    of_tries = 1 + np.where(ever, tries, 0).sum()
     pooled = of_ever / of_tries
     rate = (POOLED_TRIES * pooled + failed) / (POOLED_TRIES + tries)
 
@@ -183,15 +184,16 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     failures_near = weights @ np.where(ever, 0, failed)
     successes_near = weights @ converged
     scale = NEIGHBOUR_TRIES / np.maximum(failures_near + successes_near, NEIGHBOUR_TRIES)
-    failures = PRIOR_FAILURES + scale * failures_near
-    before = failures / (failures + PRIOR_SUCCESSES + scale * successes_near)
+    failures = PRIOR_FAILURE + scale * failures_near
+    successes = 1 - PRIOR_FAILURE + scale * successes_near
+    before = failures / (failures + successes)
     bad_luck = pooled**failed
     between = np.maximum.accumulate(ever) & np.maximum.accumulate(ever[::-1])[::-1]
     before = np.where(between, np.minimum(before, PRIOR_NEVER_BETWEEN), before)
     before = np.where(ever, PRIOR_NEVER_AGAIN, before)
     in_a_row = np.array(here["hard_failures"])  # since the last try that converged
     otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
-    bad_luck_in_a_row = np.maximum(otherwise, LEAST_RATE_IN_A_ROW) ** in_a_row
+    bad_luck_in_a_row = np.maximum(otherwise, PRIOR_FAILURE) ** in_a_row
     bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
     never: Floats = before / (before + (1 - before) * bad_luck)
     known = np.flatnonzero(ever)
@@ -276,7 +278,7 @@ def _exceeds_memory(spec: JobSpec, state: State) -> list[bool]:
     """
     tries = zip(spec.batch_sizes, state["out_of_memory"], strict=True)
     beyond = accumulate(failures if size > state["fits"] else 0 for size, failures in tries)
-    return [failures >= OUT_OF_MEMORY_TO_GIVE_UP for failures in beyond]
+    return [failures >= FAILURES_TO_GIVE_UP for failures in beyond]
 
 
 @lru_cache(maxsize=256)

@@ -80,3 +80,12 @@ def test_a_single_run_at_the_edge_may_take_far_longer() -> None:
     epochs = curve_of({8: 2.3, 16: 2.35}, tries=1)
     add_run(epochs, SIZES.index(128), 2.3 + math.log(5))
     assert without_outlier(spec(), epochs) is epochs
+
+
+@pytest.mark.parametrize(("times_as_long", "left_out"), [(1.8, False), (2, True)])
+def test_a_single_run_between_others_is_left_out_if_it_took_twice_as_long(
+    times_as_long: float, left_out: bool
+) -> None:
+    epochs = curve_of({8: 2.3, 16: 2.3, 64: 2.3})
+    add_run(epochs, SIZES.index(32), 2.3 + math.log(times_as_long))
+    assert (without_outlier(spec(), epochs) is not epochs) is left_out

@@ -60,7 +60,7 @@ def by_brute_force(
         (1.0, np.log1p(np.exp(slope * (octave - knee))), covariance(*residual))
         for slope, knee, residual in product(prior.slopes, knees, prior.knee_residuals)
     ]
-    curves += [(1.0, np.zeros(len(SIZES)), covariance(*prior.any_curve_residual))]
+    curves += [(1.0, np.zeros(len(SIZES)), covariance(*curve_model.ANY_CURVE_RESIDUAL))]
     curves += [
         (curve_model.SHARE_ELSEWHERE, np.array(elsewhere), covariance(*residual))
         for residual in (curve_model.ELSEWHERE_RESIDUALS if elsewhere else ())
