@@ -59,7 +59,7 @@ Curve = tuple[float, ...]
 KNEES = 13
 ANY_CURVE_RESIDUAL = 0.4, 0.2
 """Standard deviations of the residual, smooth and rough, of a curve of any shape."""
-ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.1, 0.04)
+ELSEWHERE_RESIDUALS = (0.03, 0.015), (0.08, 0.03)
 """Standard deviations of the residual around the curve on other hardware."""
 SHARE_ELSEWHERE = 1000.0
 """Prior probability of that curve, in those of one with a knee."""
