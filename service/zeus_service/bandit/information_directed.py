@@ -115,6 +115,7 @@ class InformationDirectedPolicy:
     ) -> Choice:
         """The batch size with the least regret for the information that it yields."""
         is_alive = find_alive(spec, state, hardware)
+        usable = set(usable)
         is_usable = [batch_size in usable for batch_size in spec.batch_sizes]
         alive = np.flatnonzero(is_alive & is_usable)
         if not len(alive):
