@@ -195,10 +195,10 @@ def epochs_posterior(spec: JobSpec, epochs: State) -> Posterior | None:
 def without_outlier(spec: JobSpec, epochs: State) -> State:
     """The curve of the epochs without its largest value, if that is an outlier.
 
-    It is one if it is the only value of its batch size, is far larger than those of all other batch
-    sizes, and is unlikely by the other runs, of which there are at least two. So the batch size is
-    tried again, and then both values count. The ratio is checked first: it saves most decisions a
-    second inference.
+    The only value of a batch size is an outlier if it is far larger than the values of all other
+    batch sizes, and the other runs, at least two, make it unlikely. Its batch size is then tried
+    again, and after that both values count. Checking the ratio first saves most decisions a second
+    inference.
     """
     weight, mean_log = epochs["weight"], epochs["mean_log"]
     if sum(weight) <= 2:
