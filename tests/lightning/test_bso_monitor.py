@@ -100,7 +100,7 @@ def test_a_metric_may_be_missing_in_the_sanity_check(
     ("module", "data", "monitor", "logged"),
     [
         (LogsPerLoader, TwoLoaders, "val_acc", ".*'val_acc/dataloader_idx_0', .*"),
-        (Net, Data, "accuracy", r"\['train_loss', 'val_acc'\]"),
+        (Net, Data, "accuracy", r"\['train_loss', 'val_acc'\]; .*, or call self\.log"),
     ],
 )
 def test_a_metric_that_the_first_validation_does_not_log_is_an_error(
@@ -244,17 +244,31 @@ class LogsBatchesAndEpochs(LogsBatches):
     on_epoch = True
 
 
-def test_a_metric_of_single_batches_is_not_offered(service: ServiceProcess) -> None:
-    with pytest.raises(ZeusConfigError, match=r"pass monitor='val_acc' to ZeusBSOCallback$"):
-        trainer(zeus(service.url, monitor=None), num_sanity_val_steps=0).fit(LogsBatches(), Data())
-
-
-def test_metrics_of_single_batches_are_named_if_there_are_no_others(
-    service: ServiceProcess,
+@pytest.mark.parametrize(
+    ("monitor", "offered"),
+    [
+        (None, "pass monitor='val_acc' to ZeusBSOCallback$"),
+        ("accuracy", r"the module logs only \['train_loss', 'val_acc'\]; monitor one of these"),
+    ],
+)
+def test_a_metric_of_single_batches_is_not_offered(
+    service: ServiceProcess, monitor: str | None, offered: str
 ) -> None:
-    message = r"no epoch metric was logged; .*; logged for each batch: 'train_acc'$"
-    with pytest.raises(ZeusConfigError, match=message):
-        trainer(zeus(service.url, monitor=None), limit_val_batches=0).fit(LogsOnlyBatches(), Data())
+    runner = trainer(zeus(service.url, monitor=monitor), num_sanity_val_steps=0)
+    with pytest.raises(ZeusConfigError, match=offered):
+        runner.fit(LogsBatches(), Data())
+
+
+@pytest.mark.parametrize(
+    ("monitor", "named"),
+    [(None, "; logged for each batch: 'train_acc'$"), ("accuracy", r"on_epoch=True\) in ")],
+)
+def test_if_only_single_batches_are_logged_the_error_says_how_to_log_epochs(
+    service: ServiceProcess, monitor: str | None, named: str
+) -> None:
+    runner = trainer(zeus(service.url, monitor=monitor), limit_val_batches=0)
+    with pytest.raises(ZeusConfigError, match=f"no epoch metric was logged; .*{named}"):
+        runner.fit(LogsOnlyBatches(), Data())
 
 
 class LogsInBoth(LogsBatchesAndEpochs):

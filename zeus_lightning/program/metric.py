@@ -46,16 +46,17 @@ def check_logged(trainer: Trainer, monitor: str) -> None:
 
     The error says how to log it, or what to monitor instead.
     """
-    if not trainer.callback_metrics:
-        raise ZeusConfigError(
-            f"monitor is {monitor!r}, but no epoch metric was logged; call self.log({monitor!r}, "
-            "..., on_epoch=True) in validation_step(), or in training_step() if there is no "
-            "validation"
-        )
+    logged = _epoch_metrics(trainer)
+    remedy = (
+        f"call self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or in "
+        "training_step() if there is no validation"
+    )
+    if monitor not in trainer.callback_metrics and not logged:
+        raise ZeusConfigError(f"monitor is {monitor!r}, but no epoch metric was logged; {remedy}")
     if monitor not in trainer.callback_metrics:
         raise ZeusConfigError(
-            f"monitor is {monitor!r}, but the module logs only {sorted(trainer.callback_metrics)}; "
-            f"monitor one of these, or log {monitor!r} with on_epoch=True in each validation"
+            f"monitor is {monitor!r}, but the module logs only {logged}; monitor one of these, or "
+            f"{remedy}"
         )
     name = name_of_batch_metric(trainer, monitor)
     if name is not None:
@@ -67,10 +68,7 @@ def check_logged(trainer: Trainer, monitor: str) -> None:
 
 def no_monitor(trainer: Trainer) -> ZeusConfigError:
     """The error of a program that names no metric, once a validation has logged some."""
-    names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
-    copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}  # of on_step=True
-    logged = [name for name in names if name not in copies]
-    of_epochs = [name for name in logged if name_of_batch_metric(trainer, name) is None]
+    logged, of_epochs = _metrics(trainer), _epoch_metrics(trainer)
     mode = {name: "" if mode_of_name(name) else " (with mode='min' or 'max')" for name in logged}
     choices = " or ".join(f"{name!r}{mode[name]}" for name in of_epochs or logged)
     if not of_epochs:
@@ -83,6 +81,18 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
         "no metric to monitor: no EarlyStopping or ModelCheckpoint names one; "
         f"pass monitor={choices} to ZeusBSOCallback"
     )
+
+
+def _epoch_metrics(trainer: Trainer) -> list[str]:
+    """The metrics that the program has logged, but not for a batch alone."""
+    return [name for name in _metrics(trainer) if name_of_batch_metric(trainer, name) is None]
+
+
+def _metrics(trainer: Trainer) -> list[str]:
+    """The metrics that the program has logged, without the copies that `on_step=True` makes."""
+    names = sorted(name for name in trainer.callback_metrics if not name.startswith("zeus/"))
+    copies = {f"{name}_{kind}" for name in names for kind in ("step", "epoch")}
+    return [name for name in names if name not in copies]
 
 
 def mode_of_name(monitor: str) -> Mode | None:
