@@ -87,8 +87,8 @@ class BSOClient:
             if list(error.fields.get("errors", {})) != ["higher_is_better"]:
                 raise
             raise ZeusConfigError(
-                f"whether {job.monitor!r} should rise or fall is unknown; pass mode='max' or "
-                "mode='min'"
+                f"the name {job.monitor!r} does not show whether it should rise or fall; check its "
+                "spelling, or pass mode='max' or mode='min'"
             ) from None
         return self._parse(lambda data: JobSpec.from_json(data["spec"]), data)
 
@@ -382,5 +382,6 @@ def _cause(error: BaseException) -> str:
     for part in (getattr(error, "reason", None), *error.args):
         if isinstance(part, BaseException):
             return _cause(part)
-    text = re.sub(r"\[Errno -?\d+\] ", "", str(error).rpartition(": ")[2])
+    without_codes = re.sub(r"\[[^]]*\] | \(_ssl\.c:\d+\)", "", str(error))
+    text = without_codes.rpartition(": ")[2]
     return text or type(error).__name__

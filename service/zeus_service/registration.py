@@ -21,7 +21,9 @@ from zeus_service.db.session import use_case
 from zeus_service.db.tables import Job, PowerProfile
 from zeus_service.errors import InvalidJob, job_conflict
 
-_OTHER_VALUES = "Pass the registered values, or use another job_id."
+_OTHER_VALUES = (
+    "Pass the registered values, use another job_id, or run `zeus-service delete` to start over."
+)
 
 
 @use_case()
@@ -76,7 +78,11 @@ def register_job(
     elif differences:
         is_unused = replace_unused and not known.trials
         if not (is_unused or jobs.has_taught_nothing(session, known, jobs.specification(known))):
-            raise job_conflict(job_id, differences, _OTHER_VALUES)
+            has_learned = known.completed_baselines and known.spec["target_metric"] is not None
+            advice = _OTHER_VALUES
+            if has_learned and "target_metric" in differences:
+                advice = f"The target was learned from its baselines. {advice}"
+            raise job_conflict(job_id, differences, advice)
         job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:
         jobs.set_hardware(job, jobs.specification(job), hardware, keep=True)

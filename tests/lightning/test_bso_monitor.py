@@ -200,7 +200,7 @@ def test_a_mode_that_nothing_shows_is_an_error_unless_the_job_has_one(
 ) -> None:
     job, steps = new_job(), Steps()
     untold = {"job_id": job, "monitor": "elbo", "target_metric": -1.0}
-    with pytest.raises(ZeusConfigError, match="'elbo' should rise or fall is unknown; pass mode="):
+    with pytest.raises(ZeusConfigError, match="'elbo' does not show whether it should rise"):
         trainer(zeus(service.url, **untold), steps).fit(logs_elbo(), Data())
     assert (steps.count, outcomes(service.url, job)) == (0, [])
     trainer(zeus(service.url, **untold, mode="max")).fit(logs_elbo(), Data())
@@ -248,7 +248,7 @@ class LogsBatchesAndEpochs(LogsBatches):
     ("monitor", "offered"),
     [
         (None, "pass monitor='val_acc' to ZeusBSOCallback$"),
-        ("accuracy", r"the module logs only \['train_loss', 'val_acc'\]; monitor one of these"),
+        ("accuracy", r"the module logs only \['train_loss', 'val_acc'\]; pass one of these"),
     ],
 )
 def test_a_metric_of_single_batches_is_not_offered(

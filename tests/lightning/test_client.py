@@ -183,6 +183,12 @@ def test_a_refused_connection_is_an_error_after_waits_of_less_than_two_seconds(
     assert str(error.value) == message
 
 
+def test_a_service_without_tls_is_an_error_with_its_cause(service: ServiceProcess) -> None:
+    url = service.url.replace("http://", "https://")
+    with pytest.raises(ZeusServiceUnavailable, match=rf"{url} \(wrong version number\)$"):
+        BSOClient(url).register_job(job())
+
+
 def test_a_connection_that_breaks_off_is_an_error_with_its_cause() -> None:
     def hang_up() -> None:
         for _ in range(2):

@@ -47,16 +47,16 @@ def check_logged(trainer: Trainer, monitor: str) -> None:
     The error says how to log it, or what to monitor instead.
     """
     logged = _epoch_metrics(trainer)
-    remedy = (
-        f"call self.log({monitor!r}, ..., on_epoch=True) in validation_step(), or in "
-        "training_step() if there is no validation"
-    )
+    step = "validation_step()"
+    if not trainer.enable_validation:
+        step = "training_step(), since there is no validation"
+    remedy = f"call self.log({monitor!r}, ..., on_epoch=True) in {step}"
     if monitor not in trainer.callback_metrics and not logged:
         raise ZeusConfigError(f"monitor is {monitor!r}, but no epoch metric was logged; {remedy}")
     if monitor not in trainer.callback_metrics:
         raise ZeusConfigError(
-            f"monitor is {monitor!r}, but the module logs only {logged}; monitor one of these, or "
-            f"{remedy}"
+            f"monitor is {monitor!r}, but the module logs only {logged}; pass one of these as "
+            f"monitor=... to ZeusBSOCallback, or {remedy}"
         )
     name = name_of_batch_metric(trainer, monitor)
     if name is not None:

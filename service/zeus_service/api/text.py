@@ -94,7 +94,7 @@ def savings_summary(found: JobSavings) -> str:
         parts.append(money(saved.money.estimate, saved.currency))
     if saved.co2e_kg is not None:
         parts.append(f"{significant(saved.co2e_kg.estimate)} kg CO2e")
-    text = f"saved compared with {default}: {', '.join(parts)}"
+    text = f"energy and time saved, compared with {default}: {', '.join(parts)}"
     meters = sorted({each.meter for each in found.hardware if each.estimated})
     return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
 

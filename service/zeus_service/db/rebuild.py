@@ -97,7 +97,7 @@ def complete_baseline(session: Session, job: Job, spec: JobSpec, trial: Trial) -
     if spec.target_metric is None and job.completed_baselines >= spec.baseline_runs:
         spec = jobs.set_target(job, learned_target.learn(spec, list(best.values())))
         if are_equal:
-            fault = f"; all are equal, so a run just short of {_target(spec)} fails: {_OWN_TARGET}"
+            fault = f"; all are equal, so any worse run misses {_target(spec)}: {_OWN_TARGET}"
         elif all(spec.reached(rows[0].metric) for rows in reports.values()):
             fault = f"; {_target(spec)} is too easy, met at each first validation: {_OWN_TARGET}"
     elif spec.target_metric is None and are_equal and len(curves) == 1:

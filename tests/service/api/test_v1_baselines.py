@@ -136,7 +136,7 @@ def test_equal_baselines_are_told_while_a_seed_can_still_be_varied(api: Api) -> 
     remedy = "pass target_metric with a new job_id"
     seed = f"0.1, as before, so a target would have no margin: vary the seed, or {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(seed)
-    margin = f"0.1; all are equal, so a run just short of target >= 0.1 fails: {remedy}"
+    margin = f"0.1; all are equal, so any worse run misses target >= 0.1: {remedy}"
     assert job.baseline(0.1, 0.1)["reason"].endswith(margin)
     assert job.shown()["target_metric"] == 0.1
     assert [(trial["outcome"], trial["epoch"]) for trial in job.trials()] == [("converged", 1)] * 3
@@ -268,10 +268,12 @@ def test_another_target_is_a_conflict_once_a_baseline_has_completed(api: Api) ->
     for changes in ({"target_metric": 0.8}, {"max_epochs": 11}, {"baseline_runs": 2}):
         body = problem(job.register(**changes), 409, "job_conflict")
         assert body["differences"].keys() == changes.keys()
+        assert "learned" not in body["detail"]
     job.baseline(0.9)
     job.baseline(0.9)
     body = problem(job.register(target_metric=0.8), 409, "job_conflict")
     assert body["differences"] == {"target_metric": {"known": 0.9, "given": 0.8}}
+    assert "0.9, not 0.8. The target was learned from its baselines. Pass " in body["detail"]
     assert job.register().json()["target_metric"] == 0.9
     assert job.register(target_metric=0.9).status_code == 200
 
