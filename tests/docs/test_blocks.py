@@ -107,7 +107,7 @@ def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]
 
 def test_the_program_of_the_readme_trains_to_its_own_end(documented: Documented) -> None:
     (trial,) = trials(documented.service.url, "my-nightly-job")
-    assert (trial["outcome"], trial["why"], trial["batch_size"]) == ("completed", "baseline", 64)
+    assert (trial["outcome"], trial["why"], trial["batch_size"]) == ("completed", "baseline", 256)
 
 
 @each([block for block in BLOCKS if block.is_run_here and block.language == "python"][1:])
