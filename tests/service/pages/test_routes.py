@@ -19,7 +19,7 @@ from service.db.test_power_profiles import profile
 from service.jobs import HARDWARE, register, report
 from sqlalchemy import event, update
 from werkzeug.datastructures import MultiDict
-from zeus_service import optimizer
+from zeus_service import maintenance, optimizer
 from zeus_service.bandit.registry import POLICIES
 from zeus_service.db.queries import JOB_STATES, OUTCOMES, RUNNING, SORTS
 from zeus_service.db.session import transaction
@@ -213,6 +213,15 @@ def test_a_job_that_learns_its_target_says_how_far_it_is(client: FlaskClient, po
     assert f"val_acc to 0.7, {learned}, in at most 10 epochs" in page
     assert "target 0.7" in client.get("/job/job/trial/3").text
     assert len(lines()) == 1
+
+
+def test_a_run_without_reports_says_why(client: FlaskClient) -> None:
+    add_job()
+    maintenance.prune(older_than_s=-1)
+    pruned = "The reports of this run were deleted by <code>zeus-service prune</code>."
+    whys = [pruned, pruned, "This run has not reported.", "This run has not reported yet."]
+    for number, why in enumerate(whys, 1):
+        assert why in client.get(f"/job/job/trial/{number}").text
 
 
 def test_estimates_are_marked(client: FlaskClient) -> None:
