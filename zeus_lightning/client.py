@@ -87,8 +87,8 @@ class BSOClient:
             if list(error.fields.get("errors", {})) != ["higher_is_better"]:
                 raise
             raise ZeusConfigError(
-                f"the name {job.monitor!r} does not show whether it should rise or fall; check its "
-                "spelling, or pass mode='max' or mode='min'"
+                f"the name {job.monitor!r} does not show whether the metric should rise or fall; "
+                "pass mode='max' or mode='min', or correct the name"
             ) from None
         return self._parse(lambda data: JobSpec.from_json(data["spec"]), data)
 

@@ -22,7 +22,7 @@ from zeus_service.db.tables import Job, PowerProfile
 from zeus_service.errors import InvalidJob, job_conflict
 
 _OTHER_VALUES = (
-    "Pass the registered values, use another job_id, or run `zeus-service delete` to start over."
+    "Pass the registered values, use another job_id, or delete the job: `zeus-service delete JOB`."
 )
 
 
@@ -78,10 +78,10 @@ def register_job(
     elif differences:
         is_unused = replace_unused and not known.trials
         if not (is_unused or jobs.has_taught_nothing(session, known, jobs.specification(known))):
-            has_learned = known.completed_baselines and known.spec["target_metric"] is not None
+            is_learned = known.completed_baselines >= known.spec["baseline_runs"]
             advice = _OTHER_VALUES
-            if has_learned and "target_metric" in differences:
-                advice = f"The target was learned from its baselines. {advice}"
+            if is_learned and "target_metric" in differences:
+                advice = f"The job's baselines set the target. {advice}"
             raise job_conflict(job_id, differences, advice)
         job = _reregistered(session, known, _changed(known, given, suggested))
     if hardware is not None:

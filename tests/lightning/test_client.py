@@ -185,7 +185,8 @@ def test_a_refused_connection_is_an_error_after_waits_of_less_than_two_seconds(
 
 def test_a_service_without_tls_is_an_error_with_its_cause(service: ServiceProcess) -> None:
     url = service.url.replace("http://", "https://")
-    with pytest.raises(ZeusServiceUnavailable, match=rf"{url} \(wrong version number\)$"):
+    cause = "wrong version number|record layer failure"  # depends on the version of OpenSSL
+    with pytest.raises(ZeusServiceUnavailable, match=rf"{url} \(({cause})\)$"):
         BSOClient(url).register_job(job())
 
 

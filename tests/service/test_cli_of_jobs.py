@@ -48,8 +48,8 @@ def test_what_was_saved_is_shown_with_its_intervals(database_url: str) -> None:
         return zeus_service("show", job_id, database_url=database_url, **prices).stdout
 
     saved = (
-        "energy and time saved, compared with the default batch size, 32: "
-        r"3\.00 kWh \(\S+ to \S+ kWh\), 3\.00 h \(\S+ to \S+ h\)"
+        "saved compared with the default batch size, 32: "
+        r"energy 3\.00 kWh \(\S+ to \S+ kWh\), time 3\.00 h \(\S+ to \S+ h\)"
     )
     worth = r", EUR 1\.50, 1\.20 kg CO2e"
     meter = "; energy is estimated by cpu-estimate\n"

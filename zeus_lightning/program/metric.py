@@ -46,17 +46,19 @@ def check_logged(trainer: Trainer, monitor: str) -> None:
 
     The error says how to log it, or what to monitor instead.
     """
-    logged = _epoch_metrics(trainer)
-    step = "validation_step()"
-    if not trainer.enable_validation:
-        step = "training_step(), since there is no validation"
-    remedy = f"call self.log({monitor!r}, ..., on_epoch=True) in {step}"
-    if monitor not in trainer.callback_metrics and not logged:
-        raise ZeusConfigError(f"monitor is {monitor!r}, but no epoch metric was logged; {remedy}")
     if monitor not in trainer.callback_metrics:
+        logged = _epoch_metrics(trainer)
+        step = "validation_step()"
+        if not trainer.enable_validation:
+            step = "training_step(), since there is no validation"
+        remedy = f"call self.log({monitor!r}, ..., on_epoch=True) in {step}"
+        if not logged:
+            raise ZeusConfigError(
+                f"monitor is {monitor!r}, but no epoch metric was logged; {remedy}"
+            )
         raise ZeusConfigError(
-            f"monitor is {monitor!r}, but the module logs only {logged}; pass one of these as "
-            f"monitor=... to ZeusBSOCallback, or {remedy}"
+            f"monitor is {monitor!r}, but the epoch metrics logged are {logged}; pass one of these "
+            f"as monitor=... to ZeusBSOCallback, or {remedy}"
         )
     name = name_of_batch_metric(trainer, monitor)
     if name is not None:
@@ -84,7 +86,7 @@ def no_monitor(trainer: Trainer) -> ZeusConfigError:
 
 
 def _epoch_metrics(trainer: Trainer) -> list[str]:
-    """The metrics that the program has logged, but not for a batch alone."""
+    """The metrics that the program has logged, without those whose value is a single batch's."""
     return [name for name in _metrics(trainer) if name_of_batch_metric(trainer, name) is None]
 
 

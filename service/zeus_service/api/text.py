@@ -87,14 +87,14 @@ def savings_summary(found: JobSavings) -> str:
         return f"savings are unknown until a run with {default}, converges"
     energy_j, time_s = saved.energy_j, saved.time_s
     parts = [
-        f"{energy(energy_j.estimate)} ({range_with_unit(energy_j.low, energy_j.high)})",
-        f"{seconds(time_s.estimate)} ({range_with_unit(time_s.low, time_s.high, DURATIONS)})",
+        f"energy {energy(energy_j.estimate)} ({range_with_unit(energy_j.low, energy_j.high)})",
+        f"time {seconds(time_s.estimate)} ({range_with_unit(time_s.low, time_s.high, DURATIONS)})",
     ]
     if saved.money is not None:
         parts.append(money(saved.money.estimate, saved.currency))
     if saved.co2e_kg is not None:
         parts.append(f"{significant(saved.co2e_kg.estimate)} kg CO2e")
-    text = f"energy and time saved, compared with {default}: {', '.join(parts)}"
+    text = f"saved compared with {default}: {', '.join(parts)}"
     meters = sorted({each.meter for each in found.hardware if each.estimated})
     return text + (f"; energy is estimated by {', '.join(meters)}" if meters else "")
 

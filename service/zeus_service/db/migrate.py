@@ -64,9 +64,9 @@ def current_revision() -> str | None:
     path = current_config().sqlite_path
     if path and not path.exists():  # opening it would create it
         raise Unusable(
-            f"no database at {path}; start the service once to create it, or set "
-            "ZEUS_BSO_DATABASE_URL=sqlite:///FILE, as for the service (`recur` uses "
-            ".zeus/recur/zeus.sqlite3)"
+            f"no database at {path}; if the service uses another, set "
+            "ZEUS_BSO_DATABASE_URL=sqlite:///FILE as it does (`recur` uses "
+            ".zeus/recur/zeus.sqlite3); otherwise start the service, which creates it"
         )
     try:
         return _read_revision()

@@ -268,12 +268,15 @@ def test_another_target_is_a_conflict_once_a_baseline_has_completed(api: Api) ->
     for changes in ({"target_metric": 0.8}, {"max_epochs": 11}, {"baseline_runs": 2}):
         body = problem(job.register(**changes), 409, "job_conflict")
         assert body["differences"].keys() == changes.keys()
-        assert "learned" not in body["detail"]
+        assert "baselines set" not in body["detail"]
     job.baseline(0.9)
     job.baseline(0.9)
     body = problem(job.register(target_metric=0.8), 409, "job_conflict")
     assert body["differences"] == {"target_metric": {"known": 0.9, "given": 0.8}}
-    assert "0.9, not 0.8. The target was learned from its baselines. Pass " in body["detail"]
+    assert "0.9, not 0.8. The job's baselines set the target. Pass " in body["detail"]
+    assert (
+        "set the target" not in problem(job.register(eta_knob=0.7), 409, "job_conflict")["detail"]
+    )
     assert job.register().json()["target_metric"] == 0.9
     assert job.register(target_metric=0.9).status_code == 200
 
