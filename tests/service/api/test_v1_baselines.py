@@ -260,6 +260,8 @@ def test_a_target_can_be_given_until_a_baseline_has_completed(api: Api) -> None:
     # The baseline that was running is judged by the target that was given.
     ended = job.end(1).json()
     assert (ended["outcome"], ended["epoch"]) == ("converged", 2)
+    body = problem(job.register(target_metric=0.7), 409, "job_conflict")
+    assert "set the target" not in body["detail"]
 
 
 def test_another_target_is_a_conflict_once_a_baseline_has_completed(api: Api) -> None:
