@@ -232,7 +232,7 @@ def test_a_job_id_registered_with_another_configuration_is_an_error_that_lists_w
     assert isinstance(error, ZeusJobConflict)
     assert set(error.fields["differences"]) == {"target_metric", "eta_knob"}
     assert "target_metric 0.8, not 0.85" in str(error)
-    assert "use another job_id, or delete the job: `zeus-service delete JOB`" in str(error)
+    assert "Pass the registered values, use another job_id, or delete the job: " in str(error)
     assert outcomes(service.url, job) == ["converged"]
 
 

@@ -253,7 +253,7 @@ def test_what_is_wrong_with_the_arguments_is_said_before_anything_starts(
 
 def test_a_loop_must_say_whether_its_metric_rises(service: ServiceProcess) -> None:
     job = new_job()
-    message = "'metric' does not show .* rise or fall; pass mode='max' or mode='min', or correct"
+    message = "'metric' does not .* should rise or fall; pass mode='max' or mode='min', or correct"
     with pytest.raises(ZeusConfigError, match=message), recurrence(service.url, job, mode=None):
         pass
     with recurrence(service.url, job, mode=None, monitor="val_loss", target_metric=0.2) as run:
