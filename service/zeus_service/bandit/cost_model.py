@@ -31,14 +31,14 @@ from zeus_service.bandit.policy import State, reproducible
 from zeus_service.bandit.spec import JobSpec, devices_for_each
 
 EPOCHS = Prior(
-    slopes=(0.1, 0.3, 0.7, 1.5),
+    slopes=((0.03, 1.0), (0.2, 1.0), (0.8, 1.0), (1.5, 1.0)),
     noises=(0.01, 0.03, 0.08, 0.2, 0.4),
     knee_residuals=((0.03, 0.02), (0.12, 0.06)),
 )
 EPOCH_COST = Prior(
-    slopes=(-0.2, -0.45, -0.7),
-    noises=(0.01, 0.03, 0.1),
-    knee_residuals=((0.05, 0.03), (0.2, 0.15)),
+    slopes=((-0.3, 3.0), (-0.69, 1.0), (-0.69, 3.0)),
+    noises=(0.01, 0.05),
+    knee_residuals=((0.03, 0.02), (0.2, 0.15)),
 )
 
 OUTLIER_RATIO = 1.9

@@ -5,11 +5,13 @@ takes, on any hardware, times what an epoch costs on its own. `outlook.py` has t
 whether a run converges. A run that was stopped early was either slow or would never have converged:
 it counts as a failure with the probability of the latter.
 
-**Choice.** The batch size `i` with the smallest `regret[i]^2 / information[i]` is chosen. The
-regret is the cost that is expected to be lost by trying `i` now instead of the best batch size,
-retries and early stops included. The information is what the run's epochs, and the cost of its
-epochs, are expected to tell about which batch size is the best. If a quantity with the posterior
-variance `total`, of which `v` is over which batch size is the best, is seen with the noise `sigma`
+**Choice.** The batch size that is sought is the cheapest one; but it is the one that is expected to
+be the cheapest if no other is cheaper by more than `NEGLIGIBLE`: telling these apart would cost
+more than it is worth. The batch size `i` with the smallest `regret[i]^2 / information[i]` is
+chosen. The regret is the cost that is expected to be lost by trying `i` now instead of the batch
+size that is sought, retries and early stops included. The information is what the run's epochs, and
+the cost of its epochs, are expected to tell about which one is sought. If a quantity with the
+posterior variance `total`, of which `v` is over which one is sought, is seen with the noise `sigma`
 in `k` trials, that is
 
     -log(1 - v / (total + sigma^2 / k))
@@ -19,7 +21,8 @@ estimated from draws of the posterior. An estimate below `LEAST_INFORMATION` is 
 that the regret decides. Exploration ends by itself once no run would change the choice. Until a run
 has converged, all trials get the default, or the nearest to it of the batch sizes that failed
 least. Source: Russo and Van Roy, "Learning to optimize via information-directed sampling",
-Operations Research 66(1), 2018, where two actions are mixed.
+Operations Research 66(1), 2018, where two actions are mixed; and "Satisficing in time-sensitive
+bandit learning", Mathematics of Operations Research 47(4), 2022, for what is sought.
 
 **Early stop.** The threshold is `beta_knob` times the estimated cost of the best batch size on the
 run's hardware, which one lucky run does not lower; but at least two standard deviations above the
@@ -75,10 +78,12 @@ from zeus_service.bandit.policy import (
 )
 from zeus_service.bandit.spec import Hardware, JobSpec
 
-DRAWS = 192
-LEAST_INFORMATION = 0.003
+DRAWS = 256
+LEAST_INFORMATION = 0.005
 """The lower limit of a run's information. An estimate this small is mostly chance, and so is the
 ratio of two of them."""
+NEGLIGIBLE = 0.04
+"""A batch size whose logarithm of the cost is lower by less than this is not worth a search."""
 TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
 """Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
@@ -134,17 +139,18 @@ class InformationDirectedPolicy:
         dearer = np.maximum(draws, draws[best] + math.log(COST_OF_FAILURE))
         draws = np.where(never & ~never[best], dearer, draws)
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
-        lowest = log_costs.min(axis=0)
-        regret_of_best = outlook.log_cost[best] - lowest.mean()
+        sought = np.argmin(log_costs - NEGLIGIBLE * (alive == best)[:, None], axis=0)
+        cost_of_sought = log_costs[sought, np.arange(DRAWS)]
+        regret_of_best = outlook.log_cost[best] - cost_of_sought.mean()
         cost_now = outlook.cost_now(drawn)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
-        is_best = (log_costs == lowest).astype(float)
+        is_sought = (sought == np.arange(len(alive))[:, None]).astype(float)
         epochs, epoch_cost = posterior.epochs, posterior.epoch_cost
         log_epochs = drawn.epochs.T[alive] + failing[alive]
-        information = information_gain(log_epochs, is_best, epochs.noise_variance, running)
+        information = information_gain(log_epochs, is_sought, epochs.noise_variance, running)
         information += information_gain(
-            drawn.epoch_cost.T[alive], is_best, epoch_cost.noise_variance, running
+            drawn.epoch_cost.T[alive], is_sought, epoch_cost.noise_variance, running
         )
         ratio = np.maximum(regret, 0) ** 2 / np.maximum(information, LEAST_INFORMATION)
         chosen = alive[np.argmin(ratio)]

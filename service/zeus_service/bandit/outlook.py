@@ -37,10 +37,12 @@ converges, in costs of the best batch size."""
 BOUND_DEVIATIONS = 2.0
 """The early-stop bound is at least so many standard deviations above the best batch size's cost."""
 
-PRIOR_FAILURE = 0.1
+PRIOR_FAILURE = 0.02
 """Prior probability that a run fails, and that a batch size never converges; it weighs as much as
-one try. Each of several failures in a row is bad luck at least with this probability, since bad
-luck strikes several runs at once."""
+one try."""
+BAD_LUCK = 0.1
+"""Each of several failures in a row is bad luck at least with this probability, since bad luck
+strikes several runs at once."""
 NEIGHBOUR_TRIES = 2.0
 """All other batch sizes together count as at most this many tries."""
 POOLED_TRIES = 40.0
@@ -104,9 +106,9 @@ class Outlook:
 
 
 def information_gain(
-    values: Floats, is_best: Floats, noise_variance: float, running: NDArray[np.intp]
+    values: Floats, is_sought: Floats, noise_variance: float, running: NDArray[np.intp]
 ) -> Floats:
-    """(n,), what one more run of each batch size tells about which one is the best.
+    """(n,), what one more run of each batch size tells about which one is sought.
 
     The means of so few draws also differ by chance, so that part of the variance between them is
     subtracted (epsilon squared; Kelley, "An unbiased correlation ratio measure", PNAS 21, 1935).
@@ -114,15 +116,15 @@ def information_gain(
 
     Args:
         values: (n, draws), draws of the expected value of what a run shows; more draws than n.
-        is_best: (n, draws), 1 where a batch size is the best in a draw, else 0.
+        is_sought: (n, draws), 1 where a batch size is sought in a draw, else 0.
         noise_variance: Of a run's value around its expectation.
         running: (n,), trials that will show the same.
     """
-    is_best = is_best[is_best.any(axis=1)]
-    times = is_best.sum(axis=1)
-    groups, draws = is_best.shape
-    mean_if_best = values @ is_best.T / times
-    deviation = mean_if_best - values.mean(axis=1)[:, None]
+    is_sought = is_sought[is_sought.any(axis=1)]
+    times = is_sought.sum(axis=1)
+    groups, draws = is_sought.shape
+    mean_if_sought = values @ is_sought.T / times
+    deviation = mean_if_sought - values.mean(axis=1)[:, None]
     between = np.square(deviation) @ (times / draws)
     total = values.var(axis=1)
     by_chance = (groups - 1) / (draws - groups) * (total - between)
@@ -193,7 +195,7 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     before = np.where(ever, PRIOR_NEVER_AGAIN, before)
     in_a_row = np.array(here["hard_failures"])  # since the last try that converged
     otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
-    bad_luck_in_a_row = np.maximum(otherwise, PRIOR_FAILURE) ** in_a_row
+    bad_luck_in_a_row = np.maximum(otherwise, BAD_LUCK) ** in_a_row
     bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
     never: Floats = before / (before + (1 - before) * bad_luck)
     known = np.flatnonzero(ever)

@@ -150,7 +150,7 @@ def test_a_best_batch_size_that_may_never_converge_again_is_compared_with_the_ot
         state = observe(state, 32, HARDWARE, 20, 10.0)
     for size in (8, 16, 64, 128, *[32] * 5):
         state = observe(state, size, HARDWARE, 20, 10.0, "diverged")
-    generators = map(np.random.default_rng, range(30))
+    generators = map(np.random.default_rng, range(400))
     with np.errstate(all="raise", under="ignore"):
         chosen = {next_choice(policy, JOB, state, each).batch_size for each in generators}
     assert chosen == {8, 16}

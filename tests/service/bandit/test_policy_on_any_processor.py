@@ -86,8 +86,8 @@ def states(job: JobSpec, trials: list[PastTrial]) -> list[State]:
     ("workload", "knobs"),
     [
         (synthetic_workload(2), {"beta_knob": 1.3}),
-        (drifting_workload(3), {"beta_knob": 1.3}),
-        (drifting_workload(3), {"beta_knob": 1.3, "window_size": 10}),
+        (drifting_workload(1), {"beta_knob": 1.3}),
+        (drifting_workload(1), {"beta_knob": 1.3, "window_size": 10}),
     ],
     ids=["early stops", "drift", "window"],
 )
