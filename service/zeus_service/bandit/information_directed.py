@@ -5,24 +5,24 @@ takes, on any hardware, times what an epoch costs on its own. `outlook.py` has t
 whether a run converges. A run that was stopped early was either slow or would never have converged:
 it counts as a failure with the probability of the latter.
 
-**Choice.** The batch size that is sought is the cheapest one; but it is the one that is expected to
-be the cheapest if no other is cheaper by more than `NEGLIGIBLE`: telling these apart would cost
-more than it is worth. The batch size `i` with the smallest `regret[i]^2 / information[i]` is
-chosen. The regret is the cost that is expected to be lost by trying `i` now instead of the batch
-size that is sought, retries and early stops included. The information is what the run's epochs, and
-the cost of its epochs, are expected to tell about which one is sought. If a quantity with the
-posterior variance `total`, of which `v` is over which one is sought, is seen with the noise `sigma`
-in `k` trials, that is
+**Choice.** The policy seeks the cheapest batch size, but not for a gain below `NEGLIGIBLE`, which
+would not pay for the search: the batch size that is sought is the best so far (the lowest expected
+cost among those that have converged), unless another is cheaper by more than that. The policy
+chooses the batch size `i` with the smallest `regret[i]^2 / information[i]`. The regret is the
+expected loss from trying `i` now instead of the one that is sought, retries and early stops
+included. The information is what the run's epochs, and the cost of its epochs, are expected to tell
+about which one is sought. If a quantity has the posterior variance `total`, of which `v` is
+explained by which one is sought, and is seen with the noise `sigma` in `k` trials, that is
 
     -log(1 - v / (total + sigma^2 / k))
 
 twice the mutual information if all are normal; trials of `i` that are running count. All are
 estimated from draws of the posterior. An estimate below `LEAST_INFORMATION` is raised to it, so
-that the regret decides. Exploration ends by itself once no run would change the choice. Until a run
-has converged, all trials get the default, or the nearest to it of the batch sizes that failed
+that the regret decides. Exploration ends once no run is expected to change what is sought. Until a
+run has converged, all trials get the default, or the nearest to it of the batch sizes that failed
 least. Source: Russo and Van Roy, "Learning to optimize via information-directed sampling",
 Operations Research 66(1), 2018, where two actions are mixed; and "Satisficing in time-sensitive
-bandit learning", Mathematics of Operations Research 47(4), 2022, for what is sought.
+bandit learning", Mathematics of Operations Research 47(4), 2022, for seeking less than the optimum.
 
 **Early stop.** The threshold is `beta_knob` times the estimated cost of the best batch size on the
 run's hardware, which one lucky run does not lower; but at least two standard deviations above the
@@ -83,7 +83,7 @@ LEAST_INFORMATION = 0.005
 """The lower limit of a run's information. An estimate this small is mostly chance, and so is the
 ratio of two of them."""
 NEGLIGIBLE = 0.04
-"""A batch size whose logarithm of the cost is lower by less than this is not worth a search."""
+"""A batch size is not sought if its log cost is lower by less than this."""
 TRAINED = ("converged", "early_stopped", "not_converged", "diverged")
 """Results of runs that did not run out of memory."""
 LEAST_COST = 1e-300
@@ -135,13 +135,13 @@ class InformationDirectedPolicy:
         never = rng.random(DRAWS) < outlook.never[:, None]
         failing = outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
         draws = drawn.log_cost.T + failing
-        # What never converges is not the best, however cheap its runs would be.
+        # What never converges is not sought, however cheap its runs would be.
         dearer = np.maximum(draws, draws[best] + math.log(COST_OF_FAILURE))
         draws = np.where(never & ~never[best], dearer, draws)
         log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
         sought = np.argmin(log_costs - NEGLIGIBLE * (alive == best)[:, None], axis=0)
-        cost_of_sought = log_costs[sought, np.arange(DRAWS)]
-        regret_of_best = outlook.log_cost[best] - cost_of_sought.mean()
+        sought_cost = log_costs[sought, np.arange(DRAWS)]
+        regret_of_best = outlook.log_cost[best] - sought_cost.mean()
         cost_now = outlook.cost_now(drawn)
         regret = cost_now[alive] - cost_now[best] + regret_of_best
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]

@@ -40,9 +40,9 @@ BOUND_DEVIATIONS = 2.0
 PRIOR_FAILURE = 0.02
 """Prior probability that a run fails, and that a batch size never converges; it weighs as much as
 one try."""
-BAD_LUCK = 0.1
-"""Each of several failures in a row is bad luck at least with this probability, since bad luck
-strikes several runs at once."""
+LEAST_BAD_LUCK = 0.1
+"""The least probability that each of several failures in a row of a batch size that has converged
+is bad luck, since one cause can strike several runs."""
 NEIGHBOUR_TRIES = 2.0
 """All other batch sizes together count as at most this many tries."""
 POOLED_TRIES = 40.0
@@ -195,7 +195,7 @@ def failure_probabilities(spec: JobSpec, state: State, hardware: Hardware) -> tu
     before = np.where(ever, PRIOR_NEVER_AGAIN, before)
     in_a_row = np.array(here["hard_failures"])  # since the last try that converged
     otherwise = (of_ever - in_a_row) / np.maximum(of_tries - in_a_row, 1)
-    bad_luck_in_a_row = np.maximum(otherwise, BAD_LUCK) ** in_a_row
+    bad_luck_in_a_row = np.maximum(otherwise, LEAST_BAD_LUCK) ** in_a_row
     bad_luck = np.where(ever, bad_luck_in_a_row, bad_luck)
     never: Floats = before / (before + (1 - before) * bad_luck)
     known = np.flatnonzero(ever)

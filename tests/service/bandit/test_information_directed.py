@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from service.jobs import HARDWARE, next_choice, spec
+from zeus_service.bandit import information_directed
 from zeus_service.bandit.information_directed import InformationDirectedPolicy
 from zeus_service.bandit.outcomes import Result
 from zeus_service.bandit.outlook import failure_probabilities
@@ -228,15 +229,22 @@ def recurring(
     return state, chosen
 
 
-def test_what_is_hardly_cheaper_is_not_searched_for() -> None:
-    """An octave costs 2 %, less than the noise of 5 %; without a limit, 309 choices change."""
-    changes = 0
-    for seed in range(10):
-        job = spec(seed=seed)
-        log_costs = {b: 0.02 * abs(math.log2(b / 32)) for b in job.batch_sizes}
-        _, chosen = recurring(job, policy.initial_state(job), log_costs, 60, seed=seed)
-        changes += int(np.count_nonzero(np.diff(chosen)))
-    assert changes < 270
+def test_what_is_hardly_cheaper_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each octave away from the best batch size costs 2 % more, less than the noise of 5 %."""
+
+    def changes() -> int:
+        """How often the batch size changes in ten jobs."""
+        count = 0
+        for seed in range(10):
+            job = spec(seed=seed)
+            log_costs = {b: 0.02 * abs(math.log2(b / 32)) for b in job.batch_sizes}
+            _, chosen = recurring(job, policy.initial_state(job), log_costs, 60, seed=seed)
+            count += int(np.count_nonzero(np.diff(chosen)))
+        return count
+
+    with_a_limit = changes()
+    monkeypatch.setattr(information_directed, "NEGLIGIBLE", 0.0)
+    assert with_a_limit < 0.9 * changes()
 
 
 def test_after_a_change_the_first_batch_size_tried_is_not_chosen_for_ever() -> None:

@@ -11,7 +11,7 @@ from zeus_service.bandit.outlook import information_gain
 NONE_RUNNING = np.zeros(2, int)
 
 
-def test_a_run_tells_nothing_that_does_not_depend_on_which_is_the_best() -> None:
+def test_a_run_tells_nothing_that_does_not_depend_on_which_is_sought() -> None:
     rng = np.random.default_rng(0)
     values, is_sought = rng.normal(size=(2, 10_000)), rng.random((1, 10_000)) < 0.5
     gain = information_gain(values, np.vstack([is_sought, ~is_sought]), 0.1, NONE_RUNNING)
@@ -19,7 +19,7 @@ def test_a_run_tells_nothing_that_does_not_depend_on_which_is_the_best() -> None
 
 
 def test_what_few_draws_show_by_chance_is_not_information() -> None:
-    """Ten batch sizes are each the best in about 20 draws, whose means differ by chance."""
+    """Ten batch sizes are each sought in about 20 draws, whose means differ by chance."""
     rng, gains = np.random.default_rng(0), []
     for _ in range(400):
         sought = rng.integers(10, size=200)
