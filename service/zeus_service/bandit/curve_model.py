@@ -13,15 +13,14 @@ octave on the other:
     h(x) = log(1 + exp(sharpness * s * (x - z))) / sharpness
     f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
 
-with `d` the distance in octaves. So a run is also evidence about
-neighbouring batch sizes. Epochs rise with the batch size: beyond a critical batch size, a step that
-averages more samples makes no more progress (McCandlish et al., "An Empirical Model of Large-Batch
-Training", 2018, equation 2.11, where the slope is `log(2)` and the sharpness 1). The cost of an
-epoch falls, because a part of each step takes as long whatever its batch size. If the work for the
-samples follows it, the slope is `-log(2)` and the sharpness 1; if the two overlap, the knee is
-sharper. The knees lie on a grid from one octave below the smallest batch size to one above the
-largest; slopes, sharpness and `sigma` lie on coarse grids. The unit does not matter, because of
-`c`.
+with `d` the distance in octaves. So a run is also evidence about neighbouring batch sizes. Epochs
+rise with the batch size: beyond a critical batch size, a step that averages more samples makes no
+more progress (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, equation 2.11,
+where the slope is `log(2)` and the sharpness 1). The cost of an epoch falls, because a part of each
+step takes as long whatever its batch size. If the work for the samples follows it, the slope is
+`-log(2)` and the sharpness 1; if the two overlap, the knee is sharper. The knees lie on a grid from
+one octave below the smallest batch size to one above the largest; slopes, sharpness and `sigma` lie
+on coarse grids. The unit does not matter, because of `c`.
 
 **A curve of any shape** is one more point of the grid, with each `sigma`: `h = 0`, and a larger
 residual. When values refute every knee, the posterior is there, and batch sizes are almost

@@ -5,14 +5,14 @@ takes, on any hardware, times what an epoch costs on its own. `outlook.py` has t
 whether a run converges. A run that was stopped early was either slow or would never have converged:
 it counts as a failure with the probability of the latter.
 
-**Choice.** The policy seeks the cheapest batch size, but not for a gain below `NEGLIGIBLE`, which
-would not pay for the search: the batch size that is sought is the best so far (the lowest expected
-cost among those that have converged), unless another is cheaper by more than that. The policy
-chooses the batch size `i` with the smallest `regret[i]^2 / information[i]`. The regret is the
-expected loss from trying `i` now instead of the one that is sought, retries and early stops
-included. The information is what the run's epochs, and the cost of its epochs, are expected to tell
-about which one is sought. If a quantity has the posterior variance `total`, of which `v` is
-explained by which one is sought, and is seen with the noise `sigma` in `k` trials, that is
+**Choice.** Of the batch sizes that have converged, the best so far has the lowest expected cost.
+The policy seeks the cheapest batch size if it is cheaper than that by more than `NEGLIGIBLE`;
+otherwise it seeks the best so far, since a smaller gain would not pay for the search. It chooses
+the batch size `i` with the smallest `regret[i]^2 / information[i]`. The regret is the expected loss
+from trying `i` now instead of the one that is sought, retries and early stops included. The
+information is what the run's epochs, and the cost of its epochs, are expected to tell about which
+one is sought. If a quantity has the posterior variance `total`, of which `v` is explained by which
+one is sought, and is seen with the noise `sigma` in `k` trials, that is
 
     -log(1 - v / (total + sigma^2 / k))
 
