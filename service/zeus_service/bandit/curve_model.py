@@ -124,7 +124,8 @@ class Posterior:
     @cached_property
     def variance(self) -> Floats:
         """(n,), the variances of the expected logarithms."""
-        return self.share @ (self._variances[self.group] + (self.means - self.mean) ** 2)
+        of_groups = np.bincount(self.group, self.share, len(self.own))
+        return of_groups @ self._variances + self.share @ (self.means - self.mean) ** 2
 
     @cached_property
     def noise_variance(self) -> float:
@@ -159,10 +160,11 @@ class Posterior:
         group = self.group[component]
         _, count, features = self.factors.shape
         of_features = rng.standard_normal((size, features))
-        draws = np.sqrt(self.own)[group] * rng.standard_normal((size, count))
+        draws = rng.standard_normal((size, count))
         for each in set(group.tolist()):
             rows = np.flatnonzero(group == each)
-            draws[rows] += of_features[rows] @ self.factors[each].T
+            shared = of_features[rows] @ self.factors[each].T
+            draws[rows] = np.sqrt(self.own[each]) * draws[rows] + shared
         draws += self.means[component]
         noise = self.noises[group][:, None]
         # The mixture's components are not cut off where runs were stopped; their draws are.
@@ -265,13 +267,11 @@ def _infer(
     group, shape = likely.nonzero()
     log_likelihood = log_likelihood[likely]
     alone = rough * precision  # the share of a batch size's own deviation that is estimated
-    factors = features @ triangles
-    smooth = np.empty((len(group), len(seen)))
+    factors = (1 - alone)[:, :, None] * (features @ triangles)
+    means = shapes[shape] + alone[group] * above_shape[shape]
     for each in set(group.tolist()):
         rows = np.flatnonzero(group == each)
-        smooth[rows] = whitened[each, shape[rows]] @ factors[each].T
-    means = shapes[shape] + smooth + alone[group] * (above_shape[shape] - smooth)
-    factors = (1 - alone)[:, :, None] * factors
+        means[rows] += whitened[each, shape[rows]] @ factors[each].T
     own = rough * (1 - alone)
 
     stopped = np.array(stops)

@@ -53,6 +53,7 @@ from zeus_service.bandit.cost_model import (
     is_known,
     new_curve,
 )
+from zeus_service.bandit.curve_model import Floats
 from zeus_service.bandit.outlook import (
     COST_OF_FAILURE,
     Outlook,
@@ -132,28 +133,21 @@ class InformationDirectedPolicy:
         outlook = Outlook(spec, state, hardware, posterior, is_alive)
         best = outlook.best(alive)
         drawn = posterior.draw(DRAWS, rng)
-        never = rng.random(DRAWS) < outlook.never[:, None]
-        failing = outlook.log_retries[:, None] + math.log(COST_OF_FAILURE) * never
-        draws = drawn.log_cost.T + failing
-        # What never converges is not sought, however cheap its runs would be.
-        dearer = np.maximum(draws, draws[best] + math.log(COST_OF_FAILURE))
-        draws = np.where(never & ~never[best], dearer, draws)
-        log_costs = np.ascontiguousarray(draws)[alive]  # (alive, DRAWS)
-        sought = np.argmin(log_costs - NEGLIGIBLE * (alive == best)[:, None], axis=0)
-        sought_cost = log_costs[sought, np.arange(DRAWS)]
-        regret_of_best = outlook.log_cost[best] - sought_cost.mean()
+        never = rng.random((DRAWS, 1)) < outlook.never
+        failing = outlook.log_retries + math.log(COST_OF_FAILURE) * never
+        sought, sought_cost = _find_sought(drawn.log_cost + failing, never, alive, best)
         cost_now = outlook.cost_now(drawn)
-        regret = cost_now[alive] - cost_now[best] + regret_of_best
-        running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])[alive]
-        is_sought = (sought == np.arange(len(alive))[:, None]).astype(float)
+        regret = cost_now - cost_now[best] + outlook.log_cost[best] - sought_cost.mean()
         epochs, epoch_cost = posterior.epochs, posterior.epoch_cost
-        log_epochs = drawn.epochs.T[alive] + failing[alive]
-        information = information_gain(log_epochs, is_sought, epochs.noise_variance, running)
+        running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])
+        information = information_gain(
+            drawn.epochs + failing, sought, epochs.noise_variance, running
+        )
         information += information_gain(
-            drawn.epoch_cost.T[alive], is_sought, epoch_cost.noise_variance, running
+            drawn.epoch_cost, sought, epoch_cost.noise_variance, running
         )
         ratio = np.maximum(regret, 0) ** 2 / np.maximum(information, LEAST_INFORMATION)
-        chosen = alive[np.argmin(ratio)]
+        chosen = alive[np.argmin(ratio[alive])]
         best_of_all = outlook.best(np.flatnonzero(is_alive))
         return Choice(spec.batch_sizes[chosen], "exploit" if chosen == best_of_all else "explore")
 
@@ -222,6 +216,24 @@ class InformationDirectedPolicy:
             status = given_up[index] or "alive"
             arms.append(ArmEstimate(batch_size, own["pulls"][index], mean, spread, status))
         return arms
+
+
+def _find_sought(
+    log_costs: Floats, never: NDArray[np.bool_], alive: NDArray[np.intp], best: int
+) -> tuple[NDArray[np.intp], Floats]:
+    """(DRAWS,) and (DRAWS,), the index of the batch size that is sought, and its log cost.
+
+    Args:
+        log_costs: (DRAWS, n).
+        never: (DRAWS, n), whether a batch size never converges.
+        alive: Indices of the batch sizes that may be sought.
+        best: The index of the best so far.
+    """
+    # What never converges is not sought, however cheap its runs would be.
+    dearer = np.maximum(log_costs, log_costs[:, [best]] + math.log(COST_OF_FAILURE))
+    log_costs = np.where(never & ~never[:, [best]], dearer, log_costs)[:, alive]
+    at = np.argmin(log_costs - NEGLIGIBLE * (alive == best), axis=1)
+    return alive[at], log_costs[np.arange(len(at)), at]
 
 
 def _nearest_to_default(

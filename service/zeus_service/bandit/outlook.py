@@ -91,22 +91,23 @@ class Outlook:
 
     def cost_now(self, draws: Draws) -> Floats:
         """(n,), the expected cost of a try, and of a retry with the best batch size if it fails."""
-        log_cost, noises = draws.log_cost - self._log_unit, draws.noise
-        cost = np.exp(np.minimum(log_cost + noises**2 / 2, 30))
+        log_cost = np.minimum(draws.log_cost - self._log_unit, 30)
+        noises = draws.noise
+        cost = np.exp(log_cost + noises**2 / 2)
         retry = math.exp(self._posterior.noise_variance / 2)
         if math.isfinite(self._log_bound):
             # The mean of a log-normal cost that is censored at the bound.
             bound = math.exp(min(self._log_bound, 30))
-            stops = normal_cdf((log_cost - self._log_bound) / noises)
-            below = normal_cdf((self._log_bound - log_cost - noises**2) / noises)
-            cost = cost * below + (bound + retry) * stops
+            above_bound = (log_cost - self._log_bound) / noises
+            below = normal_cdf(-above_bound - noises)
+            cost = cost * below + (bound + retry) * normal_cdf(above_bound)
         failing = self._failing
         expected: Floats = (1 - failing) * cost.mean(axis=0) + failing * (self._failure + retry)
         return expected
 
 
 def information_gain(
-    values: Floats, is_sought: Floats, noise_variance: float, running: NDArray[np.intp]
+    values: Floats, sought: NDArray[np.intp], noise_variance: float, running: NDArray[np.intp]
 ) -> Floats:
     """(n,), what one more run of each batch size tells about which one is sought.
 
@@ -115,19 +116,19 @@ def information_gain(
     An entry can be negative: in a sum, it cancels what chance adds to others.
 
     Args:
-        values: (n, draws), draws of the expected value of what a run shows; more draws than n.
-        is_sought: (n, draws), 1 where a batch size is sought in a draw, else 0.
+        values: (draws, n), draws of the expected value of what a run shows; more draws than n.
+        sought: (draws,), the index of the batch size that is sought in a draw.
         noise_variance: Of a run's value around its expectation.
         running: (n,), trials that will show the same.
     """
-    is_sought = is_sought[is_sought.any(axis=1)]
+    draws, groups = len(values), np.unique(sought)
+    is_sought = (sought == groups[:, None]).astype(float)
     times = is_sought.sum(axis=1)
-    groups, draws = is_sought.shape
-    mean_if_sought = values @ is_sought.T / times
-    deviation = mean_if_sought - values.mean(axis=1)[:, None]
-    between = np.square(deviation) @ (times / draws)
-    total = values.var(axis=1)
-    by_chance = (groups - 1) / (draws - groups) * (total - between)
+    mean_if_sought = is_sought @ values / times[:, None]
+    deviation = mean_if_sought - values.mean(axis=0)
+    between = times / draws @ np.square(deviation)
+    total = values.var(axis=0)
+    by_chance = (len(groups) - 1) / (draws - len(groups)) * (total - between)
     explained = between - by_chance
 
     def after(runs: NDArray[np.intp]) -> Floats:
