@@ -31,12 +31,12 @@ from zeus_service.bandit.policy import State, reproducible
 from zeus_service.bandit.spec import JobSpec, devices_for_each
 
 EPOCHS = Prior(
-    knee_shapes=((0.03, 1.0), (0.2, 1.0), (0.8, 1.0), (1.5, 1.0)),
+    slopes=(0.03, 0.2, 0.8, 1.5),
     noises=(0.01, 0.03, 0.08, 0.2, 0.4),
     knee_residuals=((0.03, 0.02), (0.12, 0.06)),
 )
 EPOCH_COST = Prior(
-    knee_shapes=((-0.3, 3.0), (-0.69, 1.0), (-0.69, 3.0)),
+    slopes=(-0.2, -0.45, -0.7),
     noises=(0.01, 0.05),
     knee_residuals=((0.03, 0.02), (0.2, 0.15)),
 )

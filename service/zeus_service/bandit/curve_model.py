@@ -10,17 +10,16 @@ deviation `sigma` for all batch sizes.
 **The curve** over octaves `x = log2(b)` is flat on one side of a knee `z`, and has a slope `s` per
 octave on the other:
 
-    h(x) = log(1 + exp(sharpness * s * (x - z))) / sharpness
+    h(x) = log(1 + exp(s * (x - z)))
     f(x) = c + h(x) + g(x),    c flat,    g ~ GP(0, smooth^2 * exp(-d^2 / 2) + rough^2 * [d = 0])
 
 with `d` the distance in octaves. So a run is also evidence about neighbouring batch sizes. Epochs
 rise with the batch size: beyond a critical batch size, a step that averages more samples makes no
 more progress (McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, equation 2.11,
-where the slope is `log(2)` and the sharpness 1). The cost of an epoch falls, because a part of each
-step takes as long whatever its batch size. If the work for the samples follows it, the slope is
-`-log(2)` and the sharpness 1; if the two overlap, the knee is sharper. The knees lie on a grid from
-one octave below the smallest batch size to one above the largest; slopes, sharpness and `sigma` lie
-on coarse grids. The unit does not matter, because of `c`.
+where the slope is `log(2)`). The cost of an epoch falls, because a part of each step takes as long
+whatever its batch size; if the work for the samples follows it, the slope is `-log(2)`. The knees
+lie on a grid from one octave below the smallest batch size to one above the largest; slopes and
+`sigma` lie on coarse grids. The unit does not matter, because of `c`.
 
 **A curve of any shape** is one more point of the grid, with each `sigma`: `h = 0`, and a larger
 residual. When values refute every knee, the posterior is there, and batch sizes are almost
@@ -76,15 +75,14 @@ class Prior:
     """What is assumed of a curve before the first run.
 
     Args:
-        knee_shapes: Pairs of the slope beyond the knee, in natural logarithm per octave (positive
-            if the curve rises with the batch size, negative if it falls), and the sharpness of the
-            knee: 1 is a gradual bend, infinity an angle.
+        slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
+            batch size, negative if it falls.
         noises: Standard deviation of the logarithm between runs.
         knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; all of them
             are equally likely.
     """
 
-    knee_shapes: tuple[tuple[float, float], ...]
+    slopes: tuple[float, ...]
     noises: tuple[float, ...]
     knee_residuals: tuple[tuple[float, float], ...]
 
@@ -308,9 +306,8 @@ def _grid(batch_sizes: tuple[float, ...], prior: Prior) -> _Grid:
     """Curves with a knee, and one of any shape."""
     octave = np.log2(batch_sizes)
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, KNEES)
-    slope, sharpness = np.array(prior.knee_shapes).T[:, :, None, None]
-    bends = np.logaddexp(0, sharpness * slope * (octave - knees[:, None])) / sharpness
-    shapes = np.vstack([bends.reshape(-1, len(octave)), np.zeros(len(octave))])
+    slope, knee = np.array(list(product(prior.slopes, knees))).T[:, :, None]
+    shapes = np.vstack([np.logaddexp(0, slope * (octave - knee)), np.zeros(len(octave))])
     residuals = (*prior.knee_residuals, ANY_CURVE_RESIDUAL)
     features, rough, noises = _residuals(octave, residuals, prior.noises)
     with_knee = len(prior.knee_residuals) * len(prior.noises)

@@ -57,14 +57,8 @@ def by_brute_force(
 
     knees = np.linspace(octave[0] - 1, octave[-1] + 1, curve_model.KNEES)
     curves = [
-        (
-            1.0,
-            np.log1p(np.exp(sharpness * slope * (octave - knee))) / sharpness,
-            covariance(*residual),
-        )
-        for (slope, sharpness), knee, residual in product(
-            prior.knee_shapes, knees, prior.knee_residuals
-        )
+        (1.0, np.log1p(np.exp(slope * (octave - knee))), covariance(*residual))
+        for slope, knee, residual in product(prior.slopes, knees, prior.knee_residuals)
     ]
     curves += [(1.0, np.zeros(len(SIZES)), covariance(*curve_model.ANY_CURVE_RESIDUAL))]
     curves += [

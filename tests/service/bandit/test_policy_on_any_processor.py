@@ -85,7 +85,7 @@ def states(job: JobSpec, trials: list[PastTrial]) -> list[State]:
 @pytest.mark.parametrize(
     ("workload", "knobs"),
     [
-        (synthetic_workload(2), {"beta_knob": 1.3}),
+        (synthetic_workload(5), {"beta_knob": 1.3}),
         (drifting_workload(1), {"beta_knob": 1.3}),
         (drifting_workload(1), {"beta_knob": 1.3, "window_size": 10}),
     ],
