@@ -13,7 +13,7 @@ A workload is drawn from its kind and a seed. Unless its kind says otherwise, wi
 - 500 recurrences if the seed is even, otherwise `L(20, 1000)`.
 
 Each kind's function says what is different. Constants of policies are chosen on seeds of
-`CHOSEN_ON`; those of `REPORTED` are only reported.
+`CHOSEN_ON`; `RESULTS.md` says which choice was made with the results on `REPORTED` at hand.
 """
 
 import math

@@ -8,7 +8,7 @@ Each function makes one kind's workload from a seed. Unless it says otherwise,
 - what runs take is log-normal with a deviation of 2 to 20 % (log-uniform), and rounded;
 - a run fails after five times the most epochs expected of a batch size.
 
-Nothing here may choose a constant that is also reported on it.
+`RESULTS.md` says which choices were made with the results on these kinds at hand.
 """
 
 from __future__ import annotations
