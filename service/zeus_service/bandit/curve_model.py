@@ -75,8 +75,8 @@ class Prior:
     """What is assumed of a curve before the first run.
 
     Args:
-        slopes: Natural logarithm per octave beyond the knee: positive if the curve rises with the
-            batch size, negative if it falls.
+        slopes: Natural logarithm per octave, on the side of the knee that is not flat: positive
+            above it, negative below it.
         noises: Standard deviation of the logarithm between runs.
         knee_residuals: Standard deviations of the residual `g`, `smooth` and `rough`; all of them
             are equally likely.
@@ -122,8 +122,8 @@ class Posterior:
     @cached_property
     def variance(self) -> Floats:
         """(n,), the variances of the expected logarithms."""
-        of_groups = np.bincount(self.group, self.share, len(self.own))
-        return of_groups @ self._variances + self.share @ (self.means - self.mean) ** 2
+        group_share = np.bincount(self.group, self.share, len(self.own))
+        return group_share @ self._variances + self.share @ (self.means - self.mean) ** 2
 
     @cached_property
     def noise_variance(self) -> float:
@@ -161,8 +161,8 @@ class Posterior:
         draws = rng.standard_normal((size, count))
         for each in set(group.tolist()):
             rows = np.flatnonzero(group == each)
-            shared = of_features[rows] @ self.factors[each].T
-            draws[rows] = np.sqrt(self.own[each]) * draws[rows] + shared
+            smooth = of_features[rows] @ self.factors[each].T
+            draws[rows] = np.sqrt(self.own[each]) * draws[rows] + smooth
         draws += self.means[component]
         noise = self.noises[group][:, None]
         # The mixture's components are not cut off where runs were stopped; their draws are.

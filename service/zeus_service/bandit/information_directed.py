@@ -137,7 +137,8 @@ class InformationDirectedPolicy:
         failing = outlook.log_retries + math.log(COST_OF_FAILURE) * never
         sought, sought_cost = _find_sought(drawn.log_cost + failing, never, alive, best)
         cost_now = outlook.cost_now(drawn)
-        regret = cost_now - cost_now[best] + outlook.log_cost[best] - sought_cost.mean()
+        regret_of_best = outlook.log_cost[best] - sought_cost.mean()
+        regret = cost_now - cost_now[best] + regret_of_best
         epochs, epoch_cost = posterior.epochs, posterior.epoch_cost
         running = np.array([state["running"].get(str(b), 0) for b in spec.batch_sizes])
         information = information_gain(
@@ -221,13 +222,16 @@ class InformationDirectedPolicy:
 def _find_sought(
     log_costs: Floats, never: NDArray[np.bool_], alive: NDArray[np.intp], best: int
 ) -> tuple[NDArray[np.intp], Floats]:
-    """(DRAWS,) and (DRAWS,), the index of the batch size that is sought, and its log cost.
+    """Find the batch size that is sought in each draw.
 
     Args:
         log_costs: (DRAWS, n).
         never: (DRAWS, n), whether a batch size never converges.
         alive: Indices of the batch sizes that may be sought.
         best: The index of the best so far.
+
+    Returns:
+        Two arrays of shape (DRAWS,): its index among all n, and its log cost.
     """
     # What never converges is not sought, however cheap its runs would be.
     dearer = np.maximum(log_costs, log_costs[:, [best]] + math.log(COST_OF_FAILURE))

@@ -91,7 +91,7 @@ class Outlook:
 
     def cost_now(self, draws: Draws) -> Floats:
         """(n,), the expected cost of a try, and of a retry with the best batch size if it fails."""
-        log_cost = np.minimum(draws.log_cost - self._log_unit, 30)
+        log_cost = np.minimum(draws.log_cost - self._log_unit, 30)  # so that `exp` is finite
         noises = draws.noise
         cost = np.exp(log_cost + noises**2 / 2)
         retry = math.exp(self._posterior.noise_variance / 2)
@@ -126,7 +126,7 @@ def information_gain(
     times = is_sought.sum(axis=1)
     mean_if_sought = is_sought @ values / times[:, None]
     deviation = mean_if_sought - values.mean(axis=0)
-    between = times / draws @ np.square(deviation)
+    between = (times / draws) @ np.square(deviation)
     total = values.var(axis=0)
     by_chance = (len(groups) - 1) / (draws - len(groups)) * (total - between)
     explained = between - by_chance

@@ -229,6 +229,15 @@ def recurring(
     return state, chosen
 
 
+def test_the_batch_size_that_is_sought_is_alive_and_converges() -> None:
+    """The second of four is not alive; the last one never converges in the second draw."""
+    log_costs = np.array([[1.0, 0.0, 0.98, 0.5], [1.0, 0.0, 0.98, 0.5], [1.0, 0.0, 0.9, 1.5]])
+    never = np.zeros((3, 4), bool)
+    never[1, 3] = True
+    found = information_directed._find_sought(log_costs, never, np.array([0, 2, 3]), best=0)
+    assert [each.tolist() for each in found] == [[3, 0, 2], [0.5, 1.0, 0.9]]
+
+
 def test_what_is_hardly_cheaper_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each octave away from the best batch size costs 2 % more, less than the noise of 5 %."""
 
