@@ -321,8 +321,8 @@ class Run:
         try:
             decision = self._send_unsent(record, away if self._is_unavailable else self._client)
         except ZeusServiceError as error:
-            finished = error.fields.get("code") in ("trial_finished", "other_generation")
-            return metric, report, self._give_up(error.message, end=not finished)
+            gone = error.fields.get("code") in ("trial_finished", "other_generation", "not_found")
+            return metric, report, self._give_up(error.message, end=not gone)
         return metric, report, decision or Decision()
 
     def _end(self, outcome: Outcome, reason: str) -> Decision:

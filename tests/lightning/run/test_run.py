@@ -75,6 +75,18 @@ def test_a_run_of_a_deleted_job_goes_on_and_changes_nothing_of_the_new_one(
             new.report(0.95)
 
 
+def test_a_run_of_a_deleted_job_warns_once(
+    service: ServiceProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    job = new_job()
+    with recurrence(service.url, job) as run:
+        url = f"{service.url}/api/v1/jobs/{job}?force=true"
+        assert requests.delete(url, timeout=LIMIT_S).status_code == 204
+        assert run.report(0.5).outcome == "errored"
+    (text,) = [str(each.message) for each in recwarn if "zeus: " in str(each.message)]
+    assert text.startswith("zeus: training continues without reports: ")
+
+
 def test_an_end_that_the_service_refuses_is_lost_with_the_services_reason(
     service: ServiceProcess, recwarn: pytest.WarningsRecorder
 ) -> None:
